@@ -1,0 +1,69 @@
+# The two commands that matter are `make demo` and `make test`. Each creates .venv with this machine's Python, installs
+# what it needs and runs; no environment has to be activated. Another interpreter: `make PYTHON=python3.13 test`.
+
+PYTHON      ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS  ?=
+
+VENV  := .venv
+BENCH := .venv-bench
+PIP   := -m pip --disable-pip-version-check --quiet
+
+CORE_READY  := $(VENV)/.ready-core
+DEV_READY   := $(VENV)/.ready-dev
+BENCH_READY := $(BENCH)/.ready
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format faults bench-engine bench-storage clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: $(CORE_READY) ## run the first sample
+	$(VENV)/bin/python samples/01_counter.py
+
+test: $(DEV_READY) ## run the tests
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+check: $(DEV_READY) ## formatting, lint, types, import directions
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy stepwell $(wildcard tests/typing)
+	$(VENV)/bin/lint-imports
+
+format: $(DEV_READY) ## rewrite the files as `make check` wants them
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+faults: $(DEV_READY) ## the long fault runs, with their tables
+	$(VENV)/bin/python -m pytest -m faults -s -o timeout=7200 $(PYTEST_ARGS)
+
+bench-engine: $(BENCH_READY) ## the engine beside its peers
+	$(BENCH)/bin/python benchmarks/engine.py $(BENCH_ARGS)
+
+bench-storage: $(BENCH_READY) ## the storages beside their peers and raw SQLite
+	$(BENCH)/bin/python benchmarks/storage.py $(BENCH_ARGS)
+
+clean: ## remove environments, caches and results
+	rm -rf $(VENV) $(BENCH) dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf benchmarks/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python $(BENCH)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "stepwell needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make PYTHON=python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(@:/bin/python=) || { rm -rf $(@:/bin/python=); exit 1; }
+
+$(CORE_READY): pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP) install --editable .
+	@touch $@
+
+$(DEV_READY): pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP) install --editable '.[dev,postgres]'
+	@touch $(CORE_READY) $@
+
+$(BENCH_READY): pyproject.toml benchmarks/peers.txt | $(BENCH)/bin/python
+	$(BENCH)/bin/python $(PIP) install --editable '.[bench]' --requirement benchmarks/peers.txt
+	@touch $@

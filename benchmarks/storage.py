@@ -1,0 +1,300 @@
+"""Durable supersteps beside the peers and raw SQLite: `make bench-storage`.
+
+"Raw" is the least code that gives the same guarantee: one SQLite insert of the new bytes, WAL, `synchronous=FULL`, in
+the same directory and the same invocation. agent-framework-core's file storage does not fsync at all. `--full` lets the
+peers go to 3,000 supersteps as well, which takes gigabytes of disk; `--only chat` runs one part, `--quick` a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from measure import RESULTS, Outcome, Table, best, compare, conclude, errors_of, run_contender, show, take_turns
+from plot import picture, text_curves
+
+OURS = "stepwell"
+RELAY = "stepwell, in flight"
+RAW = "raw SQLite"
+ASYNCIO = "asyncio alone"
+AGENT_FRAMEWORK = "agent-framework-core"
+LANGGRAPH = "langgraph"
+DBOS = "dbos"
+PROGRAMS = {
+    OURS: "ours",
+    RELAY: "ours",
+    RAW: "raw",
+    ASYNCIO: "raw",
+    AGENT_FRAMEWORK: "agent_framework_core",
+    LANGGRAPH: "langgraph_sqlite",
+    DBOS: "dbos_sqlite",
+}
+PEERS = (AGENT_FRAMEWORK, LANGGRAPH, DBOS)
+
+Outcomes = Mapping[str, list[Outcome]]
+
+
+@dataclass
+class Bench:
+    """How much is asked of whom, where, and what has been found so far."""
+
+    directory: Path
+    rounds: int
+    scale: float
+    full: bool
+    tables: list[Table] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def scaled(self, count: int) -> int:
+        return max(20, int(count * self.scale))
+
+    def ask(self, contenders: tuple[str, ...], workload: str, *, timeout: float = 300, **parameters: Any) -> Outcomes:
+        """Everybody does the work in a fresh directory; ours and raw in each round, peers once."""
+
+        def once(contender: str) -> Outcome:
+            task = "relay" if contender == RELAY else workload
+            with self.scratch() as directory:
+                return run_contender(PROGRAMS[contender], task, {"directory": directory, **parameters}, timeout=timeout)
+
+        rounds = {name: 1 if name in PEERS else self.rounds for name in contenders}
+        return take_turns(rounds, once)
+
+    @contextmanager
+    def scratch(self) -> Iterator[str]:
+        directory = tempfile.mkdtemp(dir=self.directory)
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def table(
+        self,
+        title: str,
+        unit: str,
+        figures: Mapping[str, float | None],
+        *,
+        reference: str,
+        targets: Mapping[str, float],
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        self.tables.append(compare(title, unit, figures, reference=reference, targets=targets, notes=notes))
+        show(self.tables[-1])
+
+
+def bests(outcomes: Outcomes, figure: str, factor: float = 1.0) -> dict[str, float | None]:
+    found = {name: best(tries, figure) for name, tries in outcomes.items()}
+    return {name: None if value is None else value * factor for name, value in found.items()}
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def durable_counter(bench: Bench) -> None:
+    outcomes = bench.ask((OURS, RAW, *PEERS), "durable_counter", supersteps=bench.scaled(1000))
+    bench.table(
+        "durable superstep, state is one integer",
+        "µs per superstep",
+        bests(outcomes, "mean_us"),
+        reference=RAW,
+        targets={OURS: 2.5},
+        notes=errors_of(outcomes),
+    )
+
+
+LENGTHS = (100, 300, 1000, 3000)
+
+
+def chat(bench: Bench) -> None:
+    """One kilobyte more of `Message` per superstep; the peers keep plain dicts, which is easier."""
+    found = {length: _chat_of(bench, length) for length in map(bench.scaled, LENGTHS)}
+    for length, outcomes in found.items():
+        bench.table(
+            f"+1 KB of chat per superstep, last tenth of {length}",
+            "µs per superstep",
+            bests(outcomes, "last_us"),
+            reference=RAW,
+            targets={OURS: 2.5},
+            notes=_growth_notes(outcomes),
+        )
+    _chat_is_flat(bench, found)
+    _chat_on_disk(bench, found)
+    _draw(bench, found)
+
+
+def _chat_of(bench: Bench, length: int) -> Outcomes:
+    peers = PEERS if bench.full or length <= bench.scaled(1000) else (DBOS,)
+    return bench.ask((OURS, RELAY, RAW, *peers), "chat", supersteps=length, timeout=900)
+
+
+def _growth_notes(outcomes: Outcomes) -> dict[str, str]:
+    first, last = bests(outcomes, "first_us"), bests(outcomes, "last_us")
+    notes = {
+        name: f"first tenth {first[name]:,.0f}, last {last[name]:,.0f}"
+        for name in outcomes
+        if first[name] and last[name]
+    }
+    return notes | errors_of(outcomes)
+
+
+def _chat_is_flat(bench: Bench, found: Mapping[int, Outcomes]) -> None:
+    shortest, longest = min(found), max(found)
+    start = f"stepwell, all of {shortest}"
+    end = f"stepwell, end of {longest}"
+    figures = {start: best(found[shortest][OURS], "mean_us"), end: best(found[longest][OURS], "last_us")}
+    bench.table("the same, early and late", "µs per superstep", figures, reference=start, targets={end: 1.5})
+
+
+def _chat_on_disk(bench: Bench, found: Mapping[int, Outcomes]) -> None:
+    for length, outcomes in found.items():
+        bench.table(
+            f"bytes on disk after {length} KB of chat",
+            "MB",
+            bests(outcomes, "bytes", 1e-6),
+            reference=RAW,
+            targets={OURS: 2.5, RELAY: 2.5} if length >= bench.scaled(1000) else {},
+            notes=errors_of(outcomes),
+        )
+
+
+def _draw(bench: Bench, found: Mapping[int, Outcomes]) -> None:
+    curves: dict[str, tuple[int, list[float]]] = {}
+    sizes: dict[str, dict[int, float]] = {}
+    for length, outcomes in sorted(found.items()):
+        for name, tries in outcomes.items():
+            if tries and (size := best(tries, "bytes")) is not None:
+                curves[name] = (length, min((outcome.figures["curve"] for outcome in tries), key=sum))
+                sizes.setdefault(name, {})[length] = size
+    bench.extra |= {"curves": curves, "bytes": sizes}
+    title = "time per superstep along the longest run of each"
+    print("\n" + text_curves(title, {name: curve for name, (_, curve) in curves.items()}, unit="µs"))
+    if picture(RESULTS / "growth.png", supersteps=curves, sizes=sizes):
+        print("drawn in benchmarks/results/growth.png")
+
+
+def plain_state(bench: Bench) -> None:
+    length = bench.scaled(1000)
+    outcomes = bench.ask((OURS, RAW), "plain_state", supersteps=length)
+    figures = bests(outcomes, "last_us")
+    dumps = "one json.dumps of it"
+    bench.table(
+        f"state of {length} plain dicts of 1 KB, the last tenth",
+        "µs per superstep",
+        {OURS: figures[OURS], dumps: figures[RAW]},
+        reference=dumps,
+        targets={OURS: 2.0},
+        notes=errors_of(outcomes),
+    )
+
+
+def newest(bench: Bench) -> None:
+    few, many = bench.scaled(50), bench.scaled(1000)
+    early = bench.ask((OURS,), "newest", checkpoints=few)
+    late = bench.ask((OURS, RAW, AGENT_FRAMEWORK, LANGGRAPH), "newest", checkpoints=many)
+    start, end = f"stepwell, of {few}", f"stepwell, of {many}"
+    others = {name: figure for name, figure in bests(late, "ms").items() if name != OURS}
+    bench.table(
+        f"find the newest of {many} checkpoints",
+        "ms",
+        {start: best(early[OURS], "ms"), end: best(late[OURS], "ms"), **others},
+        reference=start,
+        targets={end: 1.5},
+        notes=errors_of(late),
+    )
+
+
+def resume(bench: Bench) -> None:
+    """A fresh process opens what another one left, goes on for one superstep and closes it."""
+    length = bench.scaled(1000)
+    contenders = (OURS, RAW, AGENT_FRAMEWORK, LANGGRAPH)
+
+    def once(contender: str) -> Outcome:
+        program = PROGRAMS[contender]
+        with bench.scratch() as directory:
+            parameters = {"directory": directory, "supersteps": length}
+            prepared = run_contender(program, "prepare_resume", parameters)
+            return prepared if prepared.error else run_contender(program, "resume", parameters)
+
+    outcomes = take_turns({name: 1 if name in PEERS else bench.rounds for name in contenders}, once)
+    peaks = bests(outcomes, "peak_mb")
+    notes = {name: f"{peak:.0f} MB more at the peak" for name, peak in peaks.items() if peak is not None}
+    bench.table(
+        f"resume a run of {length} messages, one more superstep",
+        "ms",
+        bests(outcomes, "ms"),
+        reference=RAW,
+        targets={OURS: 3.0},
+        notes=notes | errors_of(outcomes),
+    )
+
+
+def many_runs(bench: Bench) -> None:
+    runs = bench.scaled(1000)
+    contenders = (OURS, RAW, *PEERS)
+    outcomes = bench.ask(contenders, "many_durable_runs", runs=runs, supersteps=10, seconds=0.005)
+    bench.table(
+        f"{runs} durable runs at once, 10 supersteps of 5 ms each",
+        "ms",
+        bests(outcomes, "seconds", 1e3),
+        reference=RAW,
+        targets={OURS: 10.0},
+        notes=errors_of(outcomes),
+    )
+
+
+def fan_out(bench: Bench) -> None:
+    contenders = (OURS, ASYNCIO, AGENT_FRAMEWORK, LANGGRAPH)
+    outcomes = bench.ask(contenders, "durable_fan_out", leaves=200, seconds=0.01)
+    bench.table(
+        "fan-out to 200 leaves of 10 ms, and back, with checkpoints",
+        "ms",
+        bests(outcomes, "seconds", 1e3),
+        reference=ASYNCIO,
+        targets={OURS: 1.5},
+        notes=errors_of(outcomes),
+    )
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "counter": durable_counter,
+    "chat": chat,
+    "plain": plain_state,
+    "newest": newest,
+    "resume": resume,
+    "runs": many_runs,
+    "fan-out": fan_out,
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="how often ours and raw are asked (3); peers once")
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be given several times")
+    parser.add_argument("--full", action="store_true", help="the peers go to 3,000 supersteps as well")
+    parser.add_argument("--quick", action="store_true", help="one round of a tenth of the work")
+    parser.add_argument("--directory", type=Path, default=RESULTS, help="where the databases are written")
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = arguments()
+    asked.directory.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(exist_ok=True)
+    rounds, scale = (1, 0.1) if asked.quick else (asked.rounds, 1.0)
+    bench = Bench(asked.directory, rounds, scale, full=asked.full)
+    started = time.perf_counter()
+    for name in asked.only or PARTS:
+        PARTS[name](bench)
+    print(f"\n{rounds} rounds, {time.perf_counter() - started:.0f} s")
+    return conclude("storage", bench.tables, bench.extra)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

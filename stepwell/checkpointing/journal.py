@@ -1,0 +1,412 @@
+"""Calls recorded inside a superstep, so that finished work is not done again.
+
+Identity is local: a call is named by its *scope* (superstep, executor path, delivery, enclosing calls) and by its key,
+or by function, request and occurrence among equal requests. There is no counter shared between concurrent calls, so two
+participants can't be handed each other's results.
+
+This room knows nothing of models or agents. Whoever makes a call that costs money goes through `durable_call`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from uuid import uuid4
+
+from stepwell.checkpointing.codec import Codec
+from stepwell.checkpointing.registry import register_type
+from stepwell.errors import CallFailed, CallUndecided, CodecError, DuplicateCallKey, NotSavable, ReplayDivergence
+
+if TYPE_CHECKING:
+    from stepwell.checkpointing.storage.protocol import RunLog
+
+T = TypeVar("T")
+
+OnDivergence = Literal["error", "recall"]
+Usage = Mapping[str, Mapping[str, float]]
+"""Who used how much of what: `{"researcher": {"input_tokens": 310, "calls": 2}}`."""
+
+Announce = Callable[[str, Mapping[str, Any]], None]
+"""How the journal tells the engine of something worth an event: its type and its details."""
+
+_PREVIEW = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CallTicket:
+    """What a call may know of itself while it is being made."""
+
+    run_id: str | None
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One row of the journal. `result` is encoded; a row without one was started and not finished."""
+
+    call_id: str
+    scope: str
+    name: str
+    request_hash: str
+    request_preview: str
+    started_at: str
+    result: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+    """Why an at-most-once call raised, or why a person declared it failed."""
+    verdict: Literal["retry", "fail"] | None = None
+    """What a person decided about a call in doubt; `done` is simply a result."""
+
+    @property
+    def finished(self) -> bool:
+        return self.result is not None or self.verdict == "fail"
+
+    @property
+    def in_doubt(self) -> bool:
+        return self.result is None and self.verdict is None
+
+
+@dataclass(frozen=True, slots=True)
+class CallVerdict:
+    """A person's word on a call in doubt; made by the methods of `CallInDoubt`."""
+
+    kind: Literal["done", "retry", "fail"]
+    result: Any = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallInDoubt:
+    """An at-most-once call was started, and the process died before its end was recorded.
+
+    Look whether it took effect, then answer with one of the three methods.
+    """
+
+    call_id: str
+    name: str
+    request_preview: str
+    started_at: str
+    error: str | None = None
+
+    def done(self, result: Any = None) -> CallVerdict:
+        """It took effect and returned `result`, which the program gets without calling again."""
+        return CallVerdict("done", result=result)
+
+    def retry(self) -> CallVerdict:
+        """It had no effect: make the call again."""
+        return CallVerdict("retry")
+
+    def fail(self, reason: str) -> CallVerdict:
+        """It failed: the program gets a `CallFailed` with this reason."""
+        return CallVerdict("fail", reason=reason)
+
+
+register_type(CallInDoubt, name="stepwell:CallInDoubt")
+register_type(CallVerdict, name="stepwell:CallVerdict", immutable=False)
+
+
+class CallScope(Protocol):
+    """Where the calls of one delivery are recorded and replayed."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    async def call(
+        self,
+        name: str,
+        fn: Callable[[CallTicket], Awaitable[T]],
+        *,
+        key: str | None,
+        request: Any,
+        at_most_once: bool = False,
+        usage: Callable[[T], Usage | None] | None = None,
+    ) -> T:
+        """Make the call, or answer it from the journal; its record is durable before the result is returned."""
+        ...
+
+    def announce(self, event_type: str, details: Mapping[str, Any]) -> None:
+        """Emit a live event (for example `call_retrying`) in the name of the executor at work."""
+        ...
+
+
+active_scope: ContextVar[CallScope | None] = ContextVar("stepwell_call_scope", default=None)
+_enclosing: ContextVar[tuple[str, str] | None] = ContextVar("stepwell_enclosing_call", default=None)
+
+
+async def durable_call(
+    name: str,
+    fn: Callable[[CallTicket], Awaitable[T]],
+    *,
+    key: str | None,
+    request: Any,
+    at_most_once: bool = False,
+    usage: Callable[[T], Usage | None] | None = None,
+) -> T:
+    """Make a call that is recorded when it happens inside a run, and simply made when it does not.
+
+    `request` is what goes on the wire, without message ids, clocks, credentials or idempotency keys: its hash must be
+    the same when the superstep is replayed. `usage` reads tokens and the like off the result.
+    """
+    scope = active_scope.get()
+    if scope is None:
+        return await fn(CallTicket(run_id=None, idempotency_key=uuid4().hex))
+    return await scope.call(name, fn, key=key, request=request, at_most_once=at_most_once, usage=usage)
+
+
+def enclosing_idempotency_key() -> str | None:
+    """The key of the call being made right now, None outside of calls."""
+    enclosing = _enclosing.get()
+    return None if enclosing is None else enclosing[1]
+
+
+def idempotency_key(run_id: str, call_id: str) -> str:
+    """The same for every attempt at one call, and different for every other call of any run."""
+    return hashlib.blake2b(f"{run_id}\0{call_id}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def request_digest(codec: Codec, request: Any) -> tuple[str, str]:
+    """The request's hash, and the beginning of it for people."""
+    text = codec.encode_text(request, path="request", sort_keys=True)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return digest, text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
+
+
+def escaped(component: str) -> str:
+    """A component of a call id: it can't contain the separator, nor look like an unkeyed call."""
+    return component.replace("%", "%25").replace("/", "%2F").replace("@", "%40")
+
+
+@dataclass(slots=True)
+class Journal:
+    """The calls recorded for the superstep at hand: those found on resume, and those made since."""
+
+    log: RunLog
+    codec: Codec
+    on_divergence: OnDivergence = "error"
+    rows: dict[str, CallRecord] = field(default_factory=dict)
+
+    @property
+    def run_id(self) -> str:
+        return self.log.run_id
+
+    def usage(self) -> list[Usage]:
+        return [row.usage for row in self.rows.values() if row.usage is not None]
+
+    def in_doubt(self) -> list[CallRecord]:
+        return [row for row in self.rows.values() if row.in_doubt]
+
+    def scope(self, scope_id: str, announce: Announce) -> DeliveryScope:
+        return DeliveryScope(self, scope_id, announce)
+
+    async def record(self, row: CallRecord) -> None:
+        """Make `row` durable. It answers for the calls made inside it from now on: their rows go, their usage stays."""
+        nested = [other for other in self.rows.values() if other.call_id.startswith(row.call_id + "/")]
+        used = [usage for usage in (row.usage, *(other.usage for other in nested)) if usage is not None]
+        if used:
+            row = replace(row, usage=add_usage({}, used))
+        await self.log.record_call(row, supersedes=[other.call_id for other in nested])
+        for other in nested:
+            del self.rows[other.call_id]
+        self.rows[row.call_id] = row
+
+    async def start(self, row: CallRecord) -> None:
+        await self.log.record_call(row, supersedes=())
+        self.rows[row.call_id] = row
+
+    async def drop(self, call_ids: Iterable[str]) -> None:
+        doomed = [call_id for call_id in call_ids if call_id in self.rows]
+        if doomed:
+            await self.log.drop_calls(doomed)
+            for call_id in doomed:
+                del self.rows[call_id]
+
+    async def decide(self, call_id: str, verdict: CallVerdict) -> None:
+        """Write a person's verdict on a call in doubt into the journal, where the replay finds it."""
+        row = replace(self.rows[call_id], error=verdict.reason or self.rows[call_id].error)
+        match verdict.kind:
+            case "done":
+                result = self.codec.encode_text(verdict.result, path="verdict.result")
+                await self.record(replace(row, result=result))
+            case "fail":
+                await self.record(replace(row, verdict="fail"))
+            case "retry":
+                # It is made again, and the calls recorded inside it answer then.
+                await self.start(replace(row, verdict="retry"))
+
+
+@dataclass(slots=True)
+class DeliveryScope:
+    """The calls one executor makes for one message; the engine's implementation of `CallScope`."""
+
+    journal: Journal
+    scope_id: str
+    announce: Announce
+    _claimed: set[str] = field(default_factory=set)
+    _occurrences: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def run_id(self) -> str:
+        return self.journal.run_id
+
+    async def call(
+        self,
+        name: str,
+        fn: Callable[[CallTicket], Awaitable[T]],
+        *,
+        key: str | None,
+        request: Any,
+        at_most_once: bool = False,
+        usage: Callable[[T], Usage | None] | None = None,
+    ) -> T:
+        digest, preview = self._digest(request, name, key)
+        call_id = self._identify(name, key, digest)
+        found = await self._find(call_id, digest, preview)
+        if found is not None:
+            recorded: T = self._replay(found)
+            return recorded
+        row = CallRecord(
+            call_id=call_id,
+            scope=self.scope_id,
+            name=name,
+            request_hash=digest,
+            request_preview=preview,
+            started_at=datetime.now(UTC).isoformat(),
+        )
+        if at_most_once:
+            await self.journal.start(row)
+        result = await self._make(row, fn, at_most_once=at_most_once)
+        encoded = self.journal.codec.encode_text(result, path=f"the result of {name}")
+        used = usage(result) if usage is not None else None
+        self._mention_leftovers(row)
+        await self.journal.record(replace(row, result=encoded, usage=used))
+        return result
+
+    async def finish(self) -> None:
+        """The handler has ended: whatever was recorded for it and not asked for again is a divergence."""
+        mine = [row for row in self.journal.rows.values() if row.scope == self.scope_id]
+        left = [row for row in mine if row.finished and not self._is_claimed(row.call_id)]
+        if left:
+            await self._diverge(left[0], "nothing: the handler ended without making this call")
+
+    def _mention_leftovers(self, outer: CallRecord) -> None:
+        """Calls recorded inside `outer` that it did not ask for when it was made again.
+
+        It has been made, so an error now would only have it made once more.
+        """
+        inside = [row.call_id for row in self.journal.rows.values() if row.call_id.startswith(outer.call_id + "/")]
+        left = [call_id for call_id in inside if not self._is_claimed(call_id, within=outer.call_id)]
+        if left:
+            message = (
+                f"{outer.name} no longer makes {len(left)} call(s) that were recorded inside it; they were dropped"
+            )
+            self.announce("warning", {"message": message, "call_ids": left})
+
+    def _digest(self, request: Any, name: str, key: str | None) -> tuple[str, str]:
+        try:
+            return request_digest(self.journal.codec, request)
+        except CodecError as error:
+            if key is not None:
+                return "", f"{name}(…)"
+            raise NotSavable(
+                getattr(error, "path", "request"),
+                getattr(error, "type_name", "value"),
+                f"pass key=… to name this call of {name} yourself",
+            ) from error
+
+    def _identify(self, name: str, key: str | None, digest: str) -> str:
+        enclosing = _enclosing.get()
+        parent = self.scope_id if enclosing is None else enclosing[0]
+        if key is not None:
+            call_id = f"{parent}/{escaped(key)}"
+            if call_id in self._claimed:
+                raise DuplicateCallKey(key, self.scope_id)
+        else:
+            base = f"{parent}/@{escaped(name)}({digest})"
+            call_id = f"{base}#{self._occurrences[base]}"
+            self._occurrences[base] += 1
+        self._claimed.add(call_id)
+        return call_id
+
+    async def _find(self, call_id: str, digest: str, preview: str) -> CallRecord | None:
+        row = self.journal.rows.get(call_id)
+        if row is None or row.verdict == "retry":
+            return None
+        if row.in_doubt:
+            raise CallUndecided(call_id, self.run_id)
+        if row.request_hash and digest and row.request_hash != digest:
+            await self._diverge(row, preview)
+            return None
+        return row
+
+    def _replay(self, row: CallRecord) -> Any:
+        self.announce("call_replayed", {"call_id": row.call_id, "name": row.name})
+        if row.result is None:
+            raise CallFailed(row.call_id, row.error or "no reason was given")
+        return self.journal.codec.decode_text(row.result, path=f"the recorded result of {row.name}", strict=True)
+
+    async def _make(self, row: CallRecord, fn: Callable[[CallTicket], Awaitable[T]], *, at_most_once: bool) -> T:
+        key = idempotency_key(self.run_id, row.call_id)
+        token = _enclosing.set((row.call_id, key))
+        try:
+            return await fn(CallTicket(self.run_id, key))
+        except Exception as error:
+            if at_most_once:
+                # It stays in doubt: an error is no proof that nothing happened at the other end.
+                await self.journal.start(replace(row, error=f"{type(error).__name__}: {error}"[:1000]))
+            raise
+        finally:
+            _enclosing.reset(token)
+
+    def _is_claimed(self, call_id: str, *, within: str | None = None) -> bool:
+        # A call inside a claimed one is the claimed one's business: it was answered without being asked again.
+        claims = (claimed for claimed in self._claimed if within is None or claimed.startswith(within + "/"))
+        return any(call_id == claimed or call_id.startswith(claimed + "/") for claimed in claims)
+
+    async def _diverge(self, row: CallRecord, requested: str) -> None:
+        if self.journal.on_divergence == "error":
+            raise ReplayDivergence(row.call_id, row.request_preview, requested)
+        stale = [
+            other.call_id
+            for other in self.journal.rows.values()
+            if other.scope == self.scope_id and (other is row or not self._is_claimed(other.call_id))
+        ]
+        await self.journal.drop(stale)
+        self.announce(
+            "warning",
+            {
+                "message": f"{len(stale)} recorded call(s) of {self.scope_id!r} no longer match the program and were "
+                f"dropped; they are made anew (on_divergence='recall')",
+                "call_ids": stale,
+            },
+        )
+
+
+async def call_function(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a sync function in a thread, an async one here."""
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args, **kwargs)
+    result = await asyncio.to_thread(fn, *args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
+
+
+def add_usage(total: Usage, more: Iterable[Usage]) -> dict[str, dict[str, float]]:
+    """Totals per name; pure, neither argument changes."""
+    result = {who: dict(counts) for who, counts in total.items()}
+    for usage in more:
+        for who, counts in usage.items():
+            mine = result.setdefault(who, {})
+            for what, amount in counts.items():
+                mine[what] = mine.get(what, 0) + amount
+    return result
+
+
+def usage_text(usage: Usage) -> str:
+    return json.dumps(usage, separators=(",", ":"))

@@ -1,0 +1,197 @@
+"""The rows every storage keeps, whatever they are written with.
+
+    run         who it is, how it stands, who holds it
+    checkpoint  a header, and the root of its content
+    node        a value stored once (see `values.py`)
+    call        a journal row
+    request     a question to a person, what was shown and what was answered
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stepwell.checkpointing.checkpoint import WorkflowCheckpoint, check_format
+from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.lease import Fence
+from stepwell.checkpointing.storage.protocol import BranchPoint, Decision, PendingSummary
+from stepwell.checkpointing.values import Node, Root
+from stepwell.errors import CheckpointDamaged, NotSavable
+
+NODES_PER_RUN = 1 << 32
+"""Node ids are `run_key * NODES_PER_RUN + n`: a run takes its own without asking, branches refer to their parent's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as it is stored."""
+
+    key: int
+    run_id: str
+    workflow_name: str
+    state: str
+    epoch: int
+    holder: str | None
+    origin: str
+    """The first ancestor's run id; a run and all its branches share it."""
+    sweeps: int = 0
+    sequence: int = 0
+    supersteps: int = 0
+    usage: str = "{}"
+    updated_at: str = ""
+    parent_checkpoint_id: str | None = None
+    parent_run_id: str | None = None
+    stopped_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint as it is stored. The root's digest covers the header too."""
+
+    checkpoint_id: str
+    run_key: int
+    header: str
+    root: Root
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """A request and, once there is one, its answer."""
+
+    summary: PendingSummary
+    decision: Decision | None
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What opening a run needs to know."""
+
+    run_id: str
+    workflow_name: str
+    create: bool
+    branch_of: BranchPoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """What opening a run found."""
+
+    row: RunRow
+    created: bool
+    next_node: int
+    latest: StoredCheckpoint | None
+    calls: tuple[CallRecord, ...] = ()
+    requests: tuple[RequestRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWrite:
+    """One checkpoint's transaction."""
+
+    fence: Fence
+    workflow_name: str
+    stored: StoredCheckpoint
+    nodes: Sequence[Node]
+    state: str
+    sequence: int
+    supersteps: int
+    usage: str
+    updated_at: str
+    requests: Sequence[PendingSummary] = ()
+    """Requests that are pending now; rows that exist already stay as they are."""
+    decisions: Sequence[Decision] = ()
+    delivers: Sequence[str] = ()
+    """Requests whose recorded answers reach the program with this checkpoint: they count as typed from now on."""
+    expected_sweeps: int = 0
+    keep: int | None = None
+    forget_calls: bool = True
+    final: bool = False
+
+
+class StaleMemory(Exception):
+    """Nodes were swept since this log last looked; it has to find out what is left and encode again."""
+
+
+def header_text(checkpoint: WorkflowCheckpoint, previous_digest: str | None, run_state: str) -> str:
+    return _json(
+        {
+            "format": checkpoint.version,
+            "workflow": checkpoint.workflow_name,
+            "graph": checkpoint.graph_signature_hash,
+            "id": checkpoint.checkpoint_id,
+            "previous": checkpoint.previous_checkpoint_id,
+            "previous_digest": previous_digest,
+            "run": checkpoint.run_id,
+            "sequence": checkpoint.sequence,
+            "at": checkpoint.timestamp,
+            "iteration": checkpoint.iteration_count,
+            "state": run_state,
+            "metadata": checkpoint.metadata,
+        }
+    )
+
+
+def _json(header: dict[str, Any]) -> str:
+    try:
+        return json.dumps(header, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotSavable("checkpoint.metadata", "value that is not JSON", f"keep metadata plain ({error})") from error
+
+
+def parse_header(stored: StoredCheckpoint) -> dict[str, Any]:
+    """The header as keyword arguments of `WorkflowCheckpoint`."""
+    try:
+        header = json.loads(stored.header)
+        if not isinstance(header, dict) or header["id"] != stored.checkpoint_id:
+            raise ValueError("it belongs to another checkpoint")
+        check_format(stored.checkpoint_id, header["format"])
+        return {
+            "workflow_name": header["workflow"],
+            "graph_signature_hash": header["graph"],
+            "checkpoint_id": header["id"],
+            "previous_checkpoint_id": header["previous"],
+            "run_id": header["run"],
+            "sequence": header["sequence"],
+            "timestamp": header["at"],
+            "iteration_count": header["iteration"],
+            "metadata": header["metadata"],
+            "version": header["format"],
+            "digest": stored.root.digest.hex(),
+        }
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointDamaged(stored.checkpoint_id, f"its header can't be read: {error}") from error
+
+
+def call_text(row: CallRecord) -> str:
+    return json.dumps(asdict(row), separators=(",", ":"))
+
+
+def call_digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def parse_call(call_id: str, text: str, digest: bytes) -> CallRecord:
+    if call_digest(text) != digest:
+        raise CheckpointDamaged(f"call {call_id}", "its content does not match its digest")
+    row = CallRecord(**json.loads(text))
+    if row.call_id != call_id:
+        raise CheckpointDamaged(f"call {call_id}", "it belongs to another call")
+    return row
+
+
+def parse_usage(text: str) -> Mapping[str, Mapping[str, float]]:
+    usage: Mapping[str, Mapping[str, float]] = json.loads(text)
+    return usage
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """What a deletion removed."""
+
+    checkpoints: list[str] = field(default_factory=list)
+    nodes: set[int] = field(default_factory=set)

@@ -1,0 +1,388 @@
+"""Reading rows of a SQLite storage.
+
+Python's `sqlite3` gives up the interpreter lock for every row it fetches, and while the event loop is busy it gets it
+back only after some milliseconds. A thousand rows fetched one by one can take seconds. So whatever may be many rows is
+put together by SQLite and fetched as one.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.storage.forking import fork_guard
+from stepwell.checkpointing.storage.liveness import Lease
+from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
+from stepwell.checkpointing.storage.records import NODES_PER_RUN, RequestRow, RunRow, StoredCheckpoint, parse_call
+from stepwell.checkpointing.storage.sqlite_schema import connect_reader, failure
+from stepwell.checkpointing.values import Node, Root
+from stepwell.errors import StorageClosed
+
+T = TypeVar("T")
+
+_NODES_AT_ONCE = 512
+_READERS = 2
+
+
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+def packed(refs: Iterable[int]) -> bytes:
+    """References as they are stored: 64 bits each, the lowest byte first."""
+    numbers = array("q", refs)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def unpacked(raw: bytes) -> tuple[int, ...]:
+    numbers = array("q")
+    numbers.frombytes(raw)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return tuple(numbers)
+
+
+def _refs_or_none(raw: object) -> tuple[int, ...]:
+    """What can't be references is read as none: the digest, which covers what they lead to, tells the damage."""
+    return unpacked(raw) if isinstance(raw, bytes) and len(raw) % 8 == 0 else ()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
+
+
+# --- runs and requests ------------------------------------------------------------------------------------------------
+
+
+class StoredRun(NamedTuple):
+    """A run's row, with what only this storage keeps of it."""
+
+    row: RunRow
+    workflow: int
+    next_node: int
+    sweep_at: int
+    holder_id: int | None
+    lease: Lease
+
+
+_RUN = """json_array(r.key, r.run_id, w.name, r.state, r.epoch, h.holder, r.origin, r.sweeps, r.sequence, r.supersteps,
+    r.usage, r.updated_at, r.parent_checkpoint_id, r.parent_run_id, r.stopped_by,
+    r.workflow, r.next_node, r.sweep_at, r.holder, h.expires, h.expires_here)"""
+_RUNS = "runs AS r JOIN workflows AS w ON w.id = r.workflow LEFT JOIN holders AS h ON h.id = r.holder"
+_REQUEST = """json_array(r.run_id, q.request_id, q.source, q.request_type, q.response_type, q.asked_at, q.shown,
+    q.deadline, q.answer, q.answered_at, q.typed)"""
+_LATEST = "(SELECT c.checkpoint_id FROM checkpoints AS c WHERE c.run_key = r.key ORDER BY c.id DESC LIMIT 1)"
+_LATEST_ID = "(SELECT max(c.id) FROM checkpoints AS c WHERE c.run_key = r.key)"
+
+
+def runs_with_ids(connection: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, StoredRun]:
+    (text,) = connection.execute(
+        f"SELECT json_group_array({_RUN}) FROM {_RUNS} WHERE r.run_id IN (SELECT value FROM json_each(?))",
+        (json.dumps(run_ids),),
+    ).fetchone()
+    runs = map(_stored_run, _listed(text))
+    return {run.row.run_id: run for run in runs}
+
+
+def run_with_key(connection: sqlite3.Connection, run_key: int) -> StoredRun | None:
+    (text,) = connection.execute(f"SELECT json_group_array({_RUN}) FROM {_RUNS} WHERE r.key = ?", (run_key,)).fetchone()
+    return next(map(_stored_run, _listed(text)), None)
+
+
+def list_runs(
+    connection: sqlite3.Connection, workflow_name: str | None, state: str | None
+) -> list[tuple[RunRow, list[RequestRow], str | None]]:
+    """Runs with their requests and the id of their newest checkpoint, the most recently saved first."""
+    chosen = "(?1 IS NULL OR w.name = ?1) AND (?2 IS NULL OR r.state = ?2)"
+    if workflow_name is not None:
+        chosen = "r.workflow = (SELECT id FROM workflows WHERE name = ?1) AND (?2 IS NULL OR r.state = ?2)"
+    (runs,) = connection.execute(
+        f"SELECT json_group_array(json_array({_RUN}, {_LATEST}, {_LATEST_ID})) FROM {_RUNS} WHERE {chosen}",
+        (workflow_name, state),
+    ).fetchone()
+    (requests,) = connection.execute(
+        f"""SELECT json_group_array(json_array(q.run_key, q.id, {_REQUEST}))
+            FROM requests AS q JOIN runs AS r ON r.key = q.run_key JOIN workflows AS w ON w.id = r.workflow
+            WHERE {chosen}""",
+        (workflow_name, state),
+    ).fetchone()
+    asked: dict[int, list[RequestRow]] = {}
+    for run_key, _, request in sorted(_listed(requests), key=lambda item: item[1]):
+        asked.setdefault(run_key, []).append(_request_row(request))
+    newest_first = sorted(_listed(runs), key=lambda item: item[2] or 0, reverse=True)
+    found = ((_stored_run(run).row, latest) for run, latest, _ in newest_first)
+    return [(row, asked.get(row.key, []), latest) for row, latest in found]
+
+
+def requests_of_run(connection: sqlite3.Connection, run_key: int) -> tuple[RequestRow, ...]:
+    return _requests(connection, "q.run_key = ?", run_key)
+
+
+def requests_named(connection: sqlite3.Connection, request_id: str) -> list[RequestRow]:
+    return list(_requests(connection, "q.request_id = ?", request_id))
+
+
+def calls_of_run(connection: sqlite3.Connection, run_key: int) -> tuple[CallRecord, ...]:
+    """In the order in which they were first recorded."""
+    (text,) = connection.execute(
+        "SELECT json_group_array(json_array(id, call_id, body, hex(digest))) FROM calls WHERE run_key = ?", (run_key,)
+    ).fetchone()
+    rows = sorted(_listed(text), key=lambda row: row[0])
+    return tuple(parse_call(call_id, body, bytes.fromhex(digest)) for _, call_id, body, digest in rows)
+
+
+def _requests(connection: sqlite3.Connection, condition: str, value: object) -> tuple[RequestRow, ...]:
+    (text,) = connection.execute(
+        f"""SELECT json_group_array(json_array(q.id, {_REQUEST}))
+            FROM requests AS q JOIN runs AS r ON r.key = q.run_key WHERE {condition}""",
+        (value,),
+    ).fetchone()
+    return tuple(_request_row(request) for _, request in sorted(_listed(text), key=lambda item: item[0]))
+
+
+def _listed(text: str) -> list[Any]:
+    rows: list[Any] = json.loads(text)
+    return rows
+
+
+def _stored_run(values: Sequence[Any]) -> StoredRun:
+    workflow, next_node, sweep_at, holder_id, expires, expires_here = values[15:]
+    return StoredRun(
+        RunRow(*values[:15]), workflow, next_node, sweep_at, holder_id, Lease(expires or 0.0, expires_here or 0.0)
+    )
+
+
+def _request_row(values: Sequence[Any]) -> RequestRow:
+    run_id, request_id, source, request_type, response_type, asked_at, shown, deadline, answer, answered_at, typed = values
+    return RequestRow(
+        PendingSummary(request_id, source, request_type, response_type, asked_at, shown, deadline),
+        None if answer is None else Decision(request_id, answer, answered_at, bool(typed)),
+        run_id,
+    )
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+_WORKFLOW = "(SELECT id FROM workflows WHERE name = ?)"
+_RUN_KEY = "(SELECT key FROM runs WHERE run_id = ?)"
+
+
+def checkpoint_with_id(connection: sqlite3.Connection, checkpoint_id: str) -> StoredCheckpoint | None:
+    return _one_checkpoint(connection, "WHERE checkpoint_id = ?", (checkpoint_id,))
+
+
+def latest_checkpoint(
+    connection: sqlite3.Connection, workflow_name: str | None, run_id: str | None
+) -> StoredCheckpoint | None:
+    condition, values = _chosen(workflow_name, run_id)
+    return _one_checkpoint(connection, f"{condition} ORDER BY id DESC LIMIT 1", values)
+
+
+def latest_of_run(connection: sqlite3.Connection, run_key: int) -> StoredCheckpoint | None:
+    return _one_checkpoint(connection, "WHERE run_key = ? ORDER BY id DESC LIMIT 1", (run_key,))
+
+
+def headers(connection: sqlite3.Connection, workflow_name: str | None, run_id: str | None) -> list[StoredCheckpoint]:
+    """Oldest first, without their content."""
+    condition, values = _chosen(workflow_name, run_id)
+    (text,) = connection.execute(
+        f"""SELECT json_group_array(json_array(id, checkpoint_id, run_key, hex(digest), CAST(header AS TEXT)))
+            FROM checkpoints {condition}""",
+        values,
+    ).fetchone()
+    return [
+        StoredCheckpoint(checkpoint_id, run_key, header, Root("", (), bytes.fromhex(digest)))
+        for _, checkpoint_id, run_key, digest, header in sorted(_listed(text), key=lambda row: row[0])
+    ]
+
+
+def _chosen(workflow_name: str | None, run_id: str | None) -> tuple[str, tuple[str, ...]]:
+    """Each of these is one range of an index that is in the order of saving."""
+    if run_id is not None and workflow_name is not None:
+        # The unary plus keeps SQLite to the run's index: a run has fewer checkpoints than its workflow.
+        return f"WHERE run_key = {_RUN_KEY} AND +workflow = {_WORKFLOW}", (run_id, workflow_name)
+    if run_id is not None:
+        return f"WHERE run_key = {_RUN_KEY}", (run_id,)
+    if workflow_name is not None:
+        return f"WHERE workflow = {_WORKFLOW}", (workflow_name,)
+    return "", ()
+
+
+def _one_checkpoint(connection: sqlite3.Connection, rest: str, values: tuple[object, ...]) -> StoredCheckpoint | None:
+    row = connection.execute(
+        f"SELECT checkpoint_id, run_key, header, body, refs, digest FROM checkpoints {rest}", values
+    ).fetchone()
+    if row is None:
+        return None
+    checkpoint_id, run_key, header, body, refs, digest = row
+    return StoredCheckpoint(
+        checkpoint_id, run_key, _text(header), Root(_text(body), _refs_or_none(refs), _bytes(digest))
+    )
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def reachable(connection: sqlite3.Connection, refs: Iterable[int]) -> dict[int, Node]:
+    """These nodes and all they lead to; what is missing is left out."""
+    found: dict[int, Node] = {}
+    asked: set[int] = set()
+    waiting = set(refs)
+    while waiting:
+        asked |= waiting
+        nodes = _nodes(connection, sorted(waiting))
+        found.update((node.id, node) for node in nodes)
+        waiting = {ref for node in nodes for ref in node.refs} - asked
+    return found
+
+
+def node_state(connection: sqlite3.Connection, run_key: int) -> tuple[int, set[int]]:
+    """How often nodes of this run's family were swept, and which are left."""
+    sweeps, origin = connection.execute("SELECT sweeps, origin FROM runs WHERE key = ?", (run_key,)).fetchone()
+    left: set[int] = set()
+    for key in family_keys(connection, origin):
+        (ids,) = connection.execute(
+            "SELECT group_concat(id) FROM nodes WHERE id BETWEEN ? AND ?", node_range(key)
+        ).fetchone()
+        left.update(map(int, ids.split(",")) if ids else ())
+    return sweeps, left
+
+
+def family_keys(connection: sqlite3.Connection, origin: str) -> list[int]:
+    """The runs that may refer to each other's nodes, those that are deleted included."""
+    (keys,) = connection.execute(
+        """SELECT group_concat(key) FROM
+            (SELECT key FROM runs WHERE origin = ?1 UNION SELECT run_key FROM departed WHERE origin = ?1)""",
+        (origin,),
+    ).fetchone()
+    return [int(key) for key in keys.split(",")] if keys else []
+
+
+def node_range(run_key: int) -> tuple[int, int]:
+    return run_key * NODES_PER_RUN, (run_key + 1) * NODES_PER_RUN - 1
+
+
+def _nodes(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Node]:
+    remaining = iter(ids)
+    nodes: list[Node] = []
+    while chunk := list(islice(remaining, _NODES_AT_ONCE)):
+        try:
+            nodes.extend(_nodes_at_once(connection, chunk))
+        except sqlite3.DataError:  # together they are larger than SQLite's largest value
+            nodes.extend(node for node_id in chunk for node in _nodes_at_once(connection, [node_id]))
+    return nodes
+
+
+def _nodes_at_once(connection: sqlite3.Connection, ids: Sequence[int]) -> Iterator[Node]:
+    # A body is JSON, which has no line breaks of its own.
+    (text,) = connection.execute(
+        """SELECT group_concat(id || '|' || hex(digest) || '|' || hex(refs) || '|' || body, char(10))
+            FROM nodes WHERE id IN (SELECT value FROM json_each(?))""",
+        (json.dumps(ids),),
+    ).fetchone()
+    return (node for line in (text or "").split("\n") if (node := _node(line)) is not None)
+
+
+def _node(line: str) -> Node | None:
+    try:
+        node_id, digest, refs, body = line.split("|", 3)
+        return Node(int(node_id), body, unpacked(bytes.fromhex(refs)), bytes.fromhex(digest))
+    except ValueError:  # damaged, and as good as missing
+        return None
+
+
+# --- where reads happen -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Reader:
+    connection: sqlite3.Connection
+    guard: threading.Lock
+
+
+class SnapshotPool:
+    """Connections that only read, each used by one thread at a time, and a few threads to use them in.
+
+    A read sees the database as it was when the read began, however many statements it takes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[_Reader] = []
+        self._closed = False
+        self._current = threading.local()
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="stepwell-read")
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        return self._threads
+
+    def call(self, read: Callable[..., T], *args: Any) -> Callable[[], T]:
+        """`read(*args)` within one snapshot, ready to be called in any thread."""
+        return partial(self._within_snapshot, read, args)
+
+    def _within_snapshot(self, read: Callable[..., T], args: tuple[Any, ...]) -> T:
+        with self.snapshot():
+            return read(*args)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection to read with; the one already in use if this thread is within a snapshot."""
+        current: sqlite3.Connection | None = getattr(self._current, "connection", None)
+        if current is not None:
+            yield current
+            return
+        try:
+            with self._borrowed() as connection:
+                self._current.connection = connection
+                try:
+                    yield connection
+                finally:
+                    self._current.connection = None
+        except sqlite3.Error as error:
+            raise failure(error, self._path, reading=True) from error
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise StorageClosed(str(self._path))
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = _Reader(connect_reader(self._path), fork_guard())
+        with reader.guard:
+            try:
+                reader.connection.execute("BEGIN")
+                yield reader.connection
+                reader.connection.execute("COMMIT")
+            except BaseException:
+                # Not worth finding out what state it is in.
+                reader.connection.close()
+                raise
+            if self._closed:
+                reader.connection.close()
+            else:
+                self._idle.append(reader)
+
+    def close(self) -> None:
+        self._closed = True
+        self._threads.shutdown(wait=False)
+        while self._idle:
+            self._idle.pop().connection.close()

@@ -1,0 +1,173 @@
+"""One thread that writes for everybody.
+
+Making something durable costs an fsync, and an fsync costs the same for one write as for a thousand. So whatever is
+waiting when the thread comes round is committed together, and then each event loop is woken once for the whole group.
+
+The thread knows nothing of what it writes or to where: that is the `Medium`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
+
+LARGEST_GROUP = 2048
+"""More than this waits for the next group, so that the first in line is not kept waiting by the last."""
+
+
+class Medium(Protocol):
+    """Where groups of jobs are made durable. Used by the writer thread only."""
+
+    def commit(self, jobs: Sequence[Any]) -> Sequence[Any]:
+        """Do these in one transaction, in this order. One outcome per job; an exception is that job's failure."""
+        ...
+
+    def pause(self) -> float | None:
+        """After how many idle seconds `tick` is due; None if there is nothing to tick for."""
+        ...
+
+    def tick(self) -> None:
+        """What has to be done now and then although nobody writes."""
+        ...
+
+    def close(self) -> None: ...
+
+
+_UNDECIDED: Final = object()
+
+
+class Ticket:
+    """One job on its way. `outcome` is written by the thread and read by the event loop that waits for it."""
+
+    __slots__ = ("future", "job", "loop", "outcome")
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.outcome: Any = _UNDECIDED
+
+    async def decided(self) -> Any:
+        """The job's result or its error, once that is certain.
+
+        A task that is cancelled meanwhile still waits for it: afterwards the job has happened or it has not, and it
+        does not happen later.
+        """
+        try:
+            await self.future
+        except asyncio.CancelledError as cancelled:
+            await self._certainty()
+            if isinstance(self.outcome, BaseException):
+                raise cancelled from self.outcome
+            raise
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+    async def _certainty(self) -> None:
+        while self.outcome is _UNDECIDED:
+            self.future = self.loop.create_future()
+            # Being cancelled again changes nothing: the first cancellation is already on its way out.
+            with suppress(asyncio.CancelledError):
+                await self.future
+
+
+class _Stop:
+    """The last entry of a queue; `ended` is settled when the medium is closed."""
+
+    __slots__ = ("ended",)
+
+    def __init__(self, ended: Ticket | None) -> None:
+        self.ended = ended
+
+
+class GroupWriter:
+    """Hands jobs to a thread of its own that commits them in groups.
+
+    The thread is a daemon and holds no reference to whoever submits, so neither the process nor a forgotten storage is
+    kept alive by it.
+    """
+
+    def __init__(self, medium: Medium, *, name: str) -> None:
+        self._queue: SimpleQueue[Ticket | _Stop] = SimpleQueue()
+        threading.Thread(target=_serve, args=(self._queue, medium), name=name, daemon=True).start()
+
+    def submit(self, job: Any) -> Ticket:
+        """Queue a job; `await ticket.decided()` tells how it went."""
+        ticket = Ticket(job)
+        self._queue.put(ticket)
+        return ticket
+
+    async def write(self, job: Any) -> Any:
+        return await self.submit(job).decided()
+
+    async def stop(self) -> None:
+        """Write what is queued, close the medium, end the thread."""
+        ended = Ticket(None)
+        self._queue.put(_Stop(ended))
+        await ended.decided()
+
+    def stop_soon(self) -> None:
+        """The same for those who can't wait, such as a destructor."""
+        self._queue.put(_Stop(None))
+
+
+def _serve(queue: SimpleQueue[Ticket | _Stop], medium: Medium) -> None:
+    while True:
+        try:
+            first = queue.get(timeout=medium.pause())
+        except Empty:
+            medium.tick()
+            continue
+        group, stop = _group(first, queue)
+        if group:
+            _settle(group, _committed(medium, [ticket.job for ticket in group]))
+        if stop is not None:
+            medium.close()
+            if stop.ended is not None:
+                _settle([stop.ended], [None])
+            return
+        # A finished group must not live on in this frame while the thread sleeps.
+        del first, group
+
+
+def _group(first: Ticket | _Stop, queue: SimpleQueue[Ticket | _Stop]) -> tuple[list[Ticket], _Stop | None]:
+    group: list[Ticket] = []
+    entry = first
+    while True:
+        if isinstance(entry, _Stop):
+            return group, entry
+        group.append(entry)
+        if len(group) == LARGEST_GROUP:
+            return group, None
+        try:
+            entry = queue.get_nowait()
+        except Empty:
+            return group, None
+
+
+def _committed(medium: Medium, jobs: Sequence[Any]) -> Sequence[Any]:
+    try:
+        return medium.commit(jobs)
+    except BaseException as error:  # the thread must live: everybody else's writes depend on it
+        return [error] * len(jobs)
+
+
+def _settle(tickets: Sequence[Ticket], outcomes: Sequence[Any]) -> None:
+    waiting: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+    for ticket, outcome in zip(tickets, outcomes, strict=True):
+        ticket.outcome = outcome
+        waiting.setdefault(ticket.loop, []).append(ticket)
+    for loop, mine in waiting.items():
+        with suppress(RuntimeError):  # that loop is closed, and nobody waits there any more
+            loop.call_soon_threadsafe(_wake, mine)
+
+
+def _wake(tickets: Sequence[Ticket]) -> None:
+    for ticket in tickets:
+        if not ticket.future.done():
+            ticket.future.set_result(None)

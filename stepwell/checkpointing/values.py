@@ -1,0 +1,431 @@
+"""A state as a small root over values stored once.
+
+A checkpoint's content is cut into *nodes*: immutable records such as chat messages, long texts, large items, and blocks
+of long lists and dicts. A node is written the first time it is seen and referred to afterwards, so appending to a
+conversation of any length adds the new message and a small root.
+
+A node's text refers to other nodes by their position in its own list of references. Its digest covers the text and the
+digests of what it refers to, so it says nothing about where anything is stored, and equal content has an equal digest.
+
+Whether something changed is decided without trusting mutable objects: identity counts only for deeply immutable values;
+plain data is compared by its `marshal` image, which takes a fraction of the time that encoding it would.
+
+An image does not tell `bytes` from other buffers, so those of data with bytes in it are never remembered. What is
+remembered has no bytes in it, and then neither has anything else with the same image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import is_
+from typing import Any, TypeAlias
+
+from stepwell.checkpointing.codec import (
+    MAX_TEXT,
+    TAG,
+    TreeDecoder,
+    TreeEncoder,
+    _Refused,
+    checked_size,
+    dump_tree,
+    locate,
+)
+from stepwell.checkpointing.registry import TypeEntry, TypeRegistry
+from stepwell.errors import CheckpointDamaged, LimitExceeded, Undecodable
+
+BLOCK = 16
+"""Items per block of a long list or dict, and blocks per block of blocks."""
+
+APART = 512
+"""Encoded size from which an item is worth a node of its own."""
+
+LONG_TEXT = 4096
+REMEMBERED_IMAGE = 16 * 1024
+"""Larger images of plain data are not remembered: their parts are."""
+
+DIGEST_SIZE = 16
+
+Levels: TypeAlias = "list[list[int]]"
+"""Node ids of blocks, of blocks of blocks, and so on."""
+
+MAX_CONTENT = 4 * MAX_TEXT
+"""What the nodes of one checkpoint may add up to when each is counted wherever it is referred to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A piece of content under its id in the storage."""
+
+    id: int
+    text: str
+    refs: tuple[int, ...]
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The content of one checkpoint: its text and the nodes the text refers to. The digest covers the header too."""
+
+    text: str
+    refs: tuple[int, ...]
+    digest: bytes
+
+
+def digest_of(text: str, children: Iterable[bytes]) -> bytes:
+    # Ours is always valid UTF-8; damaged text may not be, and gets a digest that does not match.
+    hasher = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE)
+    hasher.update(b"\0")
+    for child in children:
+        hasher.update(child)
+    return hasher.digest()
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """A list of immutable items as it was last encoded: whole blocks are nodes, the tail is not yet."""
+
+    items: list[Any] = field(default_factory=list)
+    levels: Levels = field(default_factory=list)
+
+    @property
+    def blocked(self) -> int:
+        return len(self.items) - len(self.items) % BLOCK
+
+    def matches(self, items: Sequence[Any]) -> bool:
+        # Not `==`: types that call different values equal are common, 1 and True the least of them.
+        return len(items) >= len(self.items) and all(map(is_, items, self.items))
+
+
+class ValueMemory:
+    """What a run is known to have stored: nodes by digest, by identity, by image.
+
+    Forgetting any of it costs time or a second copy, never correctness.
+    """
+
+    def __init__(self, next_id: int) -> None:
+        self.next_id = next_id
+        self.digests: dict[int, bytes] = {}
+        self.by_digest: dict[bytes, int] = {}
+        self.by_identity: dict[int, tuple[Any, int]] = {}
+        self.by_image: dict[bytes, int] = {}
+        self.by_children: dict[tuple[int, ...], int] = {}
+        self.prefixes: dict[int, list[_Prefix]] = {}
+        self._limit = 4096
+
+    def add(self, node_id: int, digest: bytes) -> None:
+        self.digests[node_id] = digest
+        self.by_digest[digest] = node_id
+
+    def retain(self, stored: set[int]) -> None:
+        """Forget the nodes that are no longer stored."""
+        self.digests = {key: value for key, value in self.digests.items() if key in stored}
+        self.by_digest = {value: key for key, value in self.digests.items()}
+        self._forget_shortcuts()
+
+    def forget(self, nodes: Iterable[Node]) -> None:
+        """These were never written."""
+        self.retain(self.digests.keys() - {node.id for node in nodes})
+
+    def tidy(self) -> None:
+        """Let go of values that may have left the state long ago."""
+        if len(self.by_identity) + len(self.by_image) > self._limit:
+            self._forget_shortcuts()
+            self._limit = 4096 + 2 * len(self.digests)
+
+    def _forget_shortcuts(self) -> None:
+        self.by_identity.clear()
+        self.by_image.clear()
+        self.by_children.clear()
+        self.prefixes.clear()
+
+
+class ValueEncoder(TreeEncoder):
+    """Encodes one checkpoint's content, adding the nodes that the run has not stored yet to `new_nodes`."""
+
+    def __init__(self, registry: TypeRegistry, memory: ValueMemory) -> None:
+        super().__init__(registry)
+        self.memory = memory
+        self.new_nodes: list[Node] = []
+        self._refs: dict[int, int] = {}
+        self._buffers = 0
+        self._by_type[str] = self._text
+        self._by_type[tuple] = self._tuple
+        for cls in (bytes, bytearray):
+            self._by_type[cls] = self._counted(self._plan(cls()))
+
+    def root(self, content: Mapping[str, Any], path: str) -> tuple[str, tuple[int, ...]]:
+        """Encode `content` into a text and its references; the error for a value that refuses says where it sits."""
+        try:
+            text = checked_size(dump_tree({key: self.encode(value) for key, value in content.items()}), path)
+        except (_Refused, RecursionError):
+            raise locate(TreeEncoder(self.registry), content, path) from None
+        return text, tuple(self._refs)
+
+    def sealed(self, header: str, text: str, refs: tuple[int, ...]) -> Root:
+        return Root(text, refs, digest_of(header + text, map(self.memory.digests.__getitem__, refs)))
+
+    # --- what is kept apart ------------------------------------------------------------------------------------------
+
+    def record(self, entry: TypeEntry, value: Any) -> Any:
+        if not entry.immutable:
+            return super().record(entry, value)
+        return self._immutable(value, lambda: TreeEncoder.record(self, entry, value))
+
+    def _text(self, value: str) -> Any:
+        return value if len(value) < LONG_TEXT else self._immutable(value, lambda: value)
+
+    def _immutable(self, value: Any, encode: Callable[[], Any]) -> Any:
+        known = self.memory.by_identity.get(id(value))
+        if known is not None:
+            return {TAG: self._refer(known[1])}
+        text, refs, tree = self._framed(encode)
+        if not refs and len(text) < 96:
+            return tree
+        node_id = self._store(text, refs)
+        self.memory.by_identity[id(value)] = (value, node_id)
+        return {TAG: self._refer(node_id)}
+
+    def _counted(self, encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def counted(value: Any) -> Any:
+            self._buffers += 1
+            return encode(value)
+
+        return counted
+
+    def list(self, value: Any) -> Any:
+        if len(value) > BLOCK:
+            return self._nested(self._long_list, value)
+        return self._short(value, lambda items: self._nested(self._items, items))
+
+    def _tuple(self, value: Any) -> Any:
+        return {TAG: "tuple", "v": self.list(value)}
+
+    def dict(self, value: Any) -> Any:
+        if len(value) > 2 * BLOCK:
+            return self._nested(self._long_dict, value)
+        return self._short(value, super().dict)
+
+    def _short(self, value: Any, encode: Callable[[Any], Any]) -> Any:
+        image = _image(value)
+        if image is None or not APART <= len(image) <= REMEMBERED_IMAGE:
+            return encode(value)
+        return {TAG: self._refer(self._imaged(image, value, encode))}
+
+    def _imaged(self, image: bytes, value: Any, encode: Callable[[Any], Any]) -> int:
+        node_id = self.memory.by_image.get(image)
+        if node_id is None:
+            buffers = self._buffers
+            text, refs, _ = self._framed(lambda: encode(value))
+            node_id = self._store(text, refs)
+            if self._buffers == buffers:
+                self.memory.by_image[image] = node_id
+        return node_id
+
+    # --- long lists and dicts ----------------------------------------------------------------------------------------
+
+    def _long_list(self, value: Any) -> Any:
+        levels, tail = self._blocks_of_immutables(value) or self._blocks_of_anything(value)
+        blocks = [self._refer(node_id) for level in reversed(levels) for node_id in level]
+        return {TAG: "list", "b": blocks, "v": [self.encode(item) for item in tail]}
+
+    def _blocks_of_immutables(self, value: Any) -> tuple[Levels, Sequence[Any]] | None:
+        prefix = self._known_prefix(value) or self._new_prefix(value)
+        if prefix is None:
+            return None
+        added = value[len(prefix.items) :]
+        if added and not self._trusted(added):
+            return None
+        done = prefix.blocked
+        prefix.items.extend(added)
+        while prefix.blocked > done:
+            self._push(prefix.levels, self._block(prefix.items[done : done + BLOCK]))
+            done += BLOCK
+        return prefix.levels, prefix.items[done:]
+
+    def _known_prefix(self, value: Any) -> _Prefix | None:
+        candidates = self.memory.prefixes.get(id(value[0]), ())
+        matching = [prefix for prefix in candidates if prefix.matches(value)]
+        return max(matching, key=lambda prefix: len(prefix.items), default=None)
+
+    def _new_prefix(self, value: Any) -> _Prefix | None:
+        if not self._trusted(value):
+            return None
+        prefix = _Prefix()
+        known = self.memory.prefixes.setdefault(id(value[0]), [])
+        known.append(prefix)
+        del known[:-4]
+        return prefix
+
+    def _trusted(self, items: Any) -> bool:
+        """Are these all instances of immutable registered types? Only then does identity say anything."""
+        entries = map(self.registry.entry_for, set(map(type, items)))
+        return all(entry is not None and entry.immutable for entry in entries)
+
+    def _blocks_of_anything(self, value: Any) -> tuple[Levels, Sequence[Any]]:
+        levels: Levels = []
+        whole = len(value) - len(value) % BLOCK
+        for start in range(0, whole, BLOCK):
+            self._push(levels, self._block(value[start : start + BLOCK]))
+        return levels, value[whole:]
+
+    def _long_dict(self, value: Any) -> Any:
+        levels: Levels = []
+        entries = iter(value.items())
+        remaining = len(value)
+        while remaining >= BLOCK:
+            self._push(levels, self._block(dict(islice(entries, BLOCK))))
+            remaining -= BLOCK
+        blocks = [self._refer(node_id) for level in reversed(levels) for node_id in level]
+        return {TAG: "map", "b": blocks, "v": TreeEncoder.dict(self, dict(entries))}
+
+    def _block(self, items: Any) -> int:
+        encode = self._items if isinstance(items, Sequence) else super().dict
+        image = _image(items)
+        if image is not None and len(image) <= REMEMBERED_IMAGE:
+            return self._imaged(image, items, encode)
+        text, refs, _ = self._framed(lambda: encode(items))
+        return self._store(text, refs)
+
+    def _push(self, levels: Levels, node_id: int) -> None:
+        """Add a block; a level that is full becomes one block of the level above, so the root stays small."""
+        for level in levels:
+            level.append(node_id)
+            if len(level) < BLOCK:
+                return
+            node_id = self._joined(tuple(level))
+            level.clear()
+        levels.append([node_id])
+
+    def _joined(self, children: tuple[int, ...]) -> int:
+        node_id = self.memory.by_children.get(children)
+        if node_id is None:
+            node_id = self.memory.by_children[children] = self._store('{"$":"join"}', children)
+        return node_id
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def _framed(self, encode: Callable[[], Any]) -> tuple[str, tuple[int, ...], Any]:
+        outer, self._refs = self._refs, {}
+        try:
+            tree = encode()
+            return dump_tree(tree), tuple(self._refs), tree
+        finally:
+            self._refs = outer
+
+    def _refer(self, node_id: int) -> int:
+        return self._refs.setdefault(node_id, len(self._refs))
+
+    def _store(self, text: str, refs: tuple[int, ...]) -> int:
+        digest = digest_of(text, map(self.memory.digests.__getitem__, refs))
+        node_id = self.memory.by_digest.get(digest)
+        if node_id is None:
+            node_id = self.memory.next_id
+            self.memory.next_id += 1
+            self.memory.add(node_id, digest)
+            self.new_nodes.append(Node(node_id, text, refs, digest))
+        return node_id
+
+
+def _image(value: Any) -> bytes | None:
+    """The value's exact image if it is made of plain built-in types; equal images mean equal values and types.
+
+    Buffers are the exception: `bytes`, `bytearray`, `memoryview` and others look the same.
+    """
+    try:
+        return marshal.dumps(value, 2)
+    except ValueError:
+        return None
+
+
+class ValueDecoder(TreeDecoder):
+    """Puts a checkpoint's content together again from its root and its nodes, checking every digest."""
+
+    def __init__(
+        self,
+        registry: TypeRegistry,
+        nodes: Mapping[int, Node],
+        *,
+        strict: bool,
+        path: str,
+        memory: ValueMemory | None = None,
+    ) -> None:
+        super().__init__(registry, strict=strict, path=path)
+        self._nodes = nodes
+        self._memory = memory
+        self._refs: tuple[int, ...] = ()
+        self._shared: dict[int, Any] = {}
+        self._size = 0
+        self._checked: set[int] = set()
+        self._open: set[int] = set()
+
+    def root(self, header: str, root: Root) -> Any:
+        self._check(header + root.text, root.refs, root.digest, self.path)
+        self._refs = root.refs
+        return self.decode(root.text)
+
+    def hook(self, tree: dict[str, Any]) -> Any:
+        tag = tree.get(TAG)
+        if tag in ("list", "map"):
+            return self._join([*map(self.reference, tree["b"]), tree["v"]])
+        if tag == "join":
+            return self._join([self.reference(index) for index in range(len(self._refs))])
+        return super().hook(tree)
+
+    def reference(self, index: int) -> Any:
+        if type(index) is not int or not 0 <= index < len(self._refs):
+            raise Undecodable(self.path, f"refers to value {index!r} of {len(self._refs)}")
+        node_id = self._refs[index]
+        if node_id in self._shared:
+            return self._shared[node_id]
+        node = self._nodes.get(node_id)
+        if node is None:
+            raise CheckpointDamaged(self.path, f"the value {node_id} it refers to is missing")
+        return self._decode_node(node)
+
+    def _decode_node(self, node: Node) -> Any:
+        if node.id in self._open:
+            raise CheckpointDamaged(self.path, f"value {node.id} contains itself")
+        if node.id not in self._checked:
+            self._check(node.text, node.refs, node.digest, f"value {node.id}")
+            self._checked.add(node.id)
+        self._size += len(node.text)
+        if self._size > MAX_CONTENT:
+            # A few nodes that each refer twice to the next would otherwise fill any memory.
+            raise LimitExceeded("content size", MAX_CONTENT, self.path)
+        outer, self._refs = self._refs, node.refs
+        self._open.add(node.id)
+        try:
+            value = self.decode(node.text)
+        finally:
+            self._refs = outer
+            self._open.discard(node.id)
+        self._remember(node, value)
+        return value
+
+    def _remember(self, node: Node, value: Any) -> None:
+        entry = self.registry.entry_for(type(value))
+        shareable = type(value) is str or (entry is not None and entry.immutable)
+        if shareable:
+            self._shared[node.id] = value
+        if self._memory is not None:
+            self._memory.add(node.id, node.digest)
+            if shareable:
+                self._memory.by_identity[id(value)] = (value, node.id)
+
+    def _join(self, parts: list[Any]) -> Any:
+        if all(type(part) is list for part in parts):
+            return [item for part in parts for item in part]
+        if all(type(part) is dict for part in parts):
+            return {key: value for part in parts for key, value in part.items()}
+        raise Undecodable(self.path, "its blocks are neither all lists nor all dicts")
+
+    def _check(self, text: str, refs: tuple[int, ...], digest: bytes, record: str) -> None:
+        missing = [ref for ref in refs if ref not in self._nodes]
+        if missing:
+            raise CheckpointDamaged(record, f"the value {missing[0]} it refers to is missing")
+        if digest_of(text, (self._nodes[ref].digest for ref in refs)) != digest:
+            raise CheckpointDamaged(record, "its content does not match its digest")

@@ -1,0 +1,246 @@
+"""What a handler can do besides computing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stepwell.checkpointing.checkpoint import RESERVED_STATE_KEYS, PendingRequest
+from stepwell.checkpointing.journal import (
+    CallTicket,
+    active_scope,
+    call_function,
+    enclosing_idempotency_key,
+    escaped,
+    idempotency_key,
+)
+from stepwell.errors import DuplicateRequest, InvalidRunArguments
+from stepwell.workflows.events import WorkflowEvent
+from stepwell.workflows.message import isolated
+from stepwell.workflows.typing import type_name
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultingTypeVar
+
+    OutT = DefaultingTypeVar("OutT", default=Any, contravariant=True)
+    WorkflowOutT = DefaultingTypeVar("WorkflowOutT", default=Any, contravariant=True)
+
+    class _Parametrised(Generic[OutT, WorkflowOutT]):
+        pass
+else:
+    OutT = TypeVar("OutT")
+    WorkflowOutT = TypeVar("WorkflowOutT")
+
+    class _Parametrised:
+        # `Generic` insists on all its parameters; handlers write `WorkflowContext[str]` as well.
+        __class_getitem__ = classmethod(GenericAlias)
+
+
+@dataclass(frozen=True, slots=True)
+class RunKwargs:
+    """What the caller of `run` passes through to tools and clients. It is never saved."""
+
+    function_invocation: Mapping[str, Any] = field(default_factory=dict)
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
+run_kwargs: ContextVar[RunKwargs] = ContextVar("stepwell_run_kwargs", default=RunKwargs())  # noqa: B039 - it is frozen
+
+
+class _Done(Awaitable[None]):
+    """Awaitable and already over: effects are collected at once, so that sync functions can use them too."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+DONE = _Done()
+
+
+@dataclass(slots=True)
+class Effects:
+    """What one delivery did, kept aside until the superstep ends; a failed attempt's are simply dropped."""
+
+    sent: list[tuple[Any, str | None]] = field(default_factory=list)
+    yielded: list[Any] = field(default_factory=list)
+    requested: list[PendingRequest] = field(default_factory=list)
+    state: dict[str, Any] = field(default_factory=dict)
+    events: list[WorkflowEvent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryScene:
+    """Where and for what a handler is called. Shared by all deliveries of one executor in one superstep."""
+
+    run_id: str
+    executor_id: str
+    superstep: int
+    streaming: bool
+    shared: Mapping[str, Any]
+    used_request_ids: frozenset[str]
+    path: str = ""
+    """The enclosing workflows' executors, for a workflow inside a workflow."""
+    live: Callable[[str, Any, Mapping[str, Any] | None], None] | None = None
+    """Announces a live event in this executor's name."""
+
+
+class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
+    """A handler's way to the rest of the workflow.
+
+    `WorkflowContext[Out, WorkflowOut]` declares what the handler sends and yields; both are optional, and sending
+    something undeclared works. Whatever is done here becomes visible together, when the superstep ends.
+    """
+
+    __slots__ = ("_delivery", "_effects", "_scene", "_sources")
+
+    def __init__(self, scene: DeliveryScene, effects: Effects, *, sources: tuple[str, ...], delivery: int) -> None:
+        self._scene = scene
+        self._effects = effects
+        self._sources = sources
+        self._delivery = delivery
+
+    @property
+    def run_id(self) -> str:
+        return self._scene.run_id
+
+    @property
+    def executor_id(self) -> str:
+        return self._scene.executor_id
+
+    @property
+    def superstep(self) -> int:
+        """The number of this superstep within the run, from 1."""
+        return self._scene.superstep
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt at this delivery; inside `ctx.call`, that call's own."""
+        return enclosing_idempotency_key() or idempotency_key(self.run_id, self._scope)
+
+    @property
+    def _scope(self) -> str:
+        return delivery_scope(self._scene, self._delivery)
+
+    def send_message(self, message: OutT, target_id: str | None = None) -> Awaitable[None]:
+        """Send to the executors the edges lead to, or to the one of them named by `target_id`."""
+        self._effects.sent.append((message, target_id))
+        return DONE
+
+    def yield_output(self, output: WorkflowOutT) -> Awaitable[None]:
+        """Give something to the caller of the workflow."""
+        self._effects.yielded.append(output)
+        return DONE
+
+    def add_event(self, event: WorkflowEvent) -> Awaitable[None]:
+        """Announce an event of your own when the superstep's checkpoint is durable."""
+        self._effects.events.append(event)
+        return DONE
+
+    def request_info(
+        self,
+        request_data: Any,
+        response_type: Any = str,
+        *,
+        request_id: str | None = None,
+        deadline: datetime | timedelta | None = None,
+        default: Any = None,
+    ) -> Awaitable[None]:
+        """Ask the outside. The answer arrives at the `@response_handler` for this request's type."""
+        ordinal = len(self._effects.requested)
+        taken = self._scene.used_request_ids.union(request.request_id for request in self._effects.requested)
+        if request_id is not None and (request_id in taken or not request_id):
+            raise DuplicateRequest(request_id, self.executor_id)
+        now = datetime.now(UTC)
+        self._effects.requested.append(
+            PendingRequest(
+                request_id=request_id or derived_id("req", self.run_id, self._scope, str(ordinal)),
+                source_executor_id=self.executor_id,
+                data=request_data,
+                request_type=type_name(type(request_data)),
+                response_type=type_name(response_type),
+                asked_at=now.isoformat(),
+                deadline=_moment(deadline, now),
+                default=default,
+                delivery=self._scope,
+            )
+        )
+        return DONE
+
+    def get_state(self, key: str, default: Any = None) -> Any:
+        """A private copy of shared state: this delivery's own writes, else what earlier supersteps wrote."""
+        if key in self._effects.state:
+            return isolated(self._effects.state[key])
+        if key not in self._scene.shared:
+            return default
+        return isolated(self._scene.shared[key])
+
+    def set_state(self, key: str, value: Any) -> None:
+        """Write shared state; others see it from the next superstep on."""
+        if key in RESERVED_STATE_KEYS:
+            raise InvalidRunArguments(f"the state key {key!r} is reserved; choose another one")
+        self._effects.state[key] = isolated(value)
+
+    def get_source_executor_id(self) -> str:
+        """Who sent the message being handled; an error if several did (a fan-in)."""
+        if len(self._sources) != 1:
+            raise InvalidRunArguments(
+                f"executor {self.executor_id!r} got messages from {', '.join(self._sources)}; use source_executor_ids"
+            )
+        return self._sources[0]
+
+    @property
+    def source_executor_ids(self) -> tuple[str, ...]:
+        return self._sources
+
+    def is_streaming(self) -> bool:
+        return self._scene.streaming
+
+    def announce(self, event_type: str, data: Any = None, details: Mapping[str, Any] | None = None) -> None:
+        """Emit a live event: it is seen at once and, if this attempt fails, was about nothing that lasted."""
+        if self._scene.live is not None:
+            self._scene.live(event_type, data, details)
+
+    async def call(
+        self, fn: Callable[..., Any], *args: Any, key: str | None = None, at_most_once: bool = False, **kwargs: Any
+    ) -> Any:
+        """Call `fn` (sync or async) and record its result: after a crash the record answers, not `fn`.
+
+        Without a `key` the call is known by the function's name and its arguments. `at_most_once` calls that are found
+        cut off ask a person (`CallInDoubt`) instead of being made again.
+        """
+        scope = active_scope.get()
+        if scope is None:
+            return await call_function(fn, args, kwargs)
+
+        async def make(_: CallTicket) -> Any:
+            return await call_function(fn, args, kwargs)
+
+        name = getattr(fn, "__qualname__", type(fn).__qualname__).rpartition("<locals>.")[2]
+        return await scope.call(name, make, key=key, request=[list(args), kwargs], at_most_once=at_most_once)
+
+
+def delivery_scope(scene: DeliveryScene, delivery: int) -> str:
+    """The journal's name for one delivery: superstep, executor path, and which of its messages."""
+    return f"{scene.superstep}/{scene.path}{escaped(scene.executor_id)}/{delivery}"
+
+
+def derived_id(prefix: str, *parts: str) -> str:
+    """An id that a replay arrives at again."""
+    text = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return f"{prefix}-{hashlib.blake2b(text, digest_size=10).hexdigest()}"
+
+
+def _moment(deadline: datetime | timedelta | None, now: datetime) -> str | None:
+    if deadline is None:
+        return None
+    if isinstance(deadline, timedelta):
+        return (now + deadline).isoformat()
+    if deadline.tzinfo is None:
+        raise InvalidRunArguments(f"deadline {deadline!r} needs a time zone, for example datetime.now(UTC) + …")
+    return deadline.isoformat()

@@ -1,0 +1,371 @@
+"""Start or resume: from what `run` was asked for and what the storage holds to the state a run begins with.
+
+Everything that can be refused is refused here, before anything has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from stepwell.checkpointing.checkpoint import GRAPH_SHAPE, PendingRequest, WorkflowCheckpoint, WorkflowMessage, new_id
+from stepwell.checkpointing.codec import Codec
+from stepwell.checkpointing.journal import CallInDoubt, CallRecord, OnDivergence, request_digest
+from stepwell.checkpointing.storage.protocol import BranchPoint, Decision, RunLog, RunStorage
+from stepwell.errors import (
+    AlreadyAnswered,
+    CodecError,
+    GraphChanged,
+    InvalidRunArguments,
+    RunUnfinished,
+    UnknownRequest,
+    UnknownRun,
+)
+from stepwell.workflows.answers import checked_answer
+from stepwell.workflows.context import derived_id
+from stepwell.workflows.graph import Graph, GraphShape
+from stepwell.workflows.message import INPUT, RESPONSES, ResponseMessage, isolated
+from stepwell.workflows.runner import is_blocked
+from stepwell.workflows.superstep import RunState, state_from
+from stepwell.workflows.typing import type_name
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda _: "<no message>"})()
+"""Told apart from None, which is a message like any other."""
+
+JOURNAL = "__journal__"
+"""Who asks about calls in doubt."""
+
+LIMIT = "max_iterations"
+"""`stopped_by` of a run that used up its supersteps."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What `Workflow.run` was asked for."""
+
+    message: Any = MISSING
+    run_id: str | None = None
+    responses: Mapping[str, Any] | None = None
+    checkpoint_id: str | None = None
+    branch: bool = False
+    new_turn: bool = False
+    max_iterations: int | None = None
+    on_divergence: OnDivergence = "error"
+    strict_graph: bool = False
+    state_edits: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_message(self) -> bool:
+        return self.message is not MISSING
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.has_message and self.checkpoint_id is not None:
+            raise InvalidRunArguments("message and checkpoint_id exclude each other: resume first, then send a message")
+        if self.has_message and self.responses:
+            raise InvalidRunArguments("message and responses exclude each other: answer first, then send a message")
+        if self.responses is not None and not self.responses:
+            raise InvalidRunArguments("responses is empty; map request ids to answers, or leave it out")
+        if self.branch and self.checkpoint_id is None:
+            raise InvalidRunArguments("branch=True needs the checkpoint_id to branch from")
+        if self.new_turn and not self.has_message:
+            raise InvalidRunArguments("new_turn=True needs a message")
+        if self.max_iterations is not None and self.max_iterations < 1:
+            raise InvalidRunArguments(f"max_iterations must be at least 1, not {self.max_iterations}")
+        if self.on_divergence not in ("error", "recall"):
+            raise InvalidRunArguments(f'on_divergence must be "error" or "recall", not {self.on_divergence!r}')
+        if not (self.has_message or self.run_id or self.responses or self.checkpoint_id):
+            raise InvalidRunArguments(
+                "a message is needed to start a run (None counts, if passed explicitly); "
+                "to resume, give run_id, checkpoint_id or responses"
+            )
+
+
+Action = Literal["enter", "continue", "deliver", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where a run begins, and what is to be done first.
+
+    `enter` writes the checkpoint of a new turn or branch, `deliver` the one that records answers, `continue` goes on as
+    it is, `report` has nothing to run: outputs or requests are told again.
+    """
+
+    run_id: str
+    state: RunState
+    action: Action
+    log: RunLog | None = None
+    restore: bool = False
+    decisions: tuple[Decision, ...] = ()
+    verdicts: Mapping[str, Any] = field(default_factory=dict)
+    """Answers to calls in doubt, by call id."""
+    calls: Sequence[CallRecord] = ()
+    newly_doubted: tuple[PendingRequest, ...] = ()
+    warnings: tuple[str, ...] = ()
+    delivers: tuple[str, ...] = ()
+    """Requests whose answers were recorded without the program and reach it now."""
+    is_new: bool = False
+    entered_from: RunState | None = None
+    """For a branch that is answered at once: the state its first checkpoint holds, before the answer."""
+
+
+async def target_run(request: RunRequest, storage: RunStorage) -> tuple[str | None, BranchPoint | None]:
+    """Which run is meant: an existing or named one, or a branch (then the id, if any, is the branch's)."""
+    if request.checkpoint_id is not None:
+        checkpoint = await storage.load(request.checkpoint_id)
+        parent = checkpoint.run_id
+        newest = await storage.newest_checkpoint_id(parent) if parent else None
+        same_run = request.run_id in (None, parent)
+        if parent and newest == request.checkpoint_id and same_run and not request.branch:
+            return parent, None
+        return request.run_id if not same_run else None, BranchPoint(request.checkpoint_id, parent or "")
+    if request.run_id is None and request.responses:
+        owners = {request_id: await storage.run_waiting_for(request_id) for request_id in request.responses}
+        for request_id, owner in owners.items():
+            if owner is None:
+                raise UnknownRequest(request_id, ())
+        if len(set(owners.values())) > 1:
+            raise InvalidRunArguments(f"the responses belong to different runs ({owners}); answer one run at a time")
+        return next(iter(owners.values())), None
+    return request.run_id, None
+
+
+class Opener:
+    """Opens one run of one workflow on one storage."""
+
+    def __init__(self, graph: Graph, request: RunRequest) -> None:
+        self.graph = graph
+        self.request = request
+        self.codec = Codec(graph.registry)
+
+    async def open(self, storage: RunStorage, run_id: str | None, branch: BranchPoint | None) -> Opening:
+        """Take the run's lease and look at what is there; on any refusal the lease is given back."""
+        if branch is not None:
+            return await self._open_branch(storage, run_id or new_id(), branch)
+        log = await storage.open_run(
+            run_id or new_id(),
+            workflow_name=self.graph.name,
+            registry=self.graph.registry,
+            create=self.request.has_message,
+        )
+        if log is None:
+            assert run_id is not None
+            raise UnknownRun(run_id, "pass a message to start it")
+        try:
+            return await self._opened(log)
+        except BaseException:
+            await log.release()
+            raise
+
+    def start(self, run_id: str) -> Opening:
+        """A run that is kept in memory only."""
+        return Opening(run_id, self._entered(RunState()), "enter", is_new=True)
+
+    def go_on(self, waiting: RunLog, state: RunState) -> Opening:
+        """A run that waits in memory."""
+        opening = Opening(waiting.run_id, state, "continue", waiting)
+        if self.request.responses:
+            return self._answered(opening, self.request.responses, typed=True)
+        return self._resumed(opening)
+
+    async def _opened(self, log: RunLog) -> Opening:
+        checkpoint = await log.latest(self.graph.registry)
+        if checkpoint is None:
+            if not self.request.has_message:
+                raise UnknownRun(log.run_id, "it was cut off before its first checkpoint; pass its message again")
+            return Opening(log.run_id, self._entered(RunState()), "enter", log, is_new=True)
+        state = state_from(checkpoint)
+        warnings = self._check_graph(checkpoint, state)
+        opening = Opening(log.run_id, state, "continue", log, restore=True, warnings=warnings)
+        opening = replace(opening, calls=_calls_of_superstep(log.calls, state.iteration + 1))
+        if self.request.responses:
+            return self._answered(opening, self.request.responses, typed=True)
+        return self._resumed(opening)
+
+    def _resumed(self, opening: Opening) -> Opening:
+        """The start-or-resume table, for a run that exists."""
+        state, log = opening.state, opening.log
+        assert log is not None
+        runnable = bool(state.inbox) and not is_blocked(state)
+        is_other = self.request.has_message and (self.request.new_turn or not self._is_same_message(state))
+        stopped_by_limit = log.info is not None and log.info.stopped_by == LIMIT
+        if is_other:
+            if (runnable and not stopped_by_limit) or state.pending:
+                raise RunUnfinished(log.run_id, log.info.state if log.info else "unfinished")
+            return replace(opening, state=self._entered(state), action="enter", calls=())
+        recorded = {key: log.decisions[key] for key in state.pending if key in log.decisions}
+        if recorded:
+            values = {key: self.codec.decode_text(d.value, path=f"answer to {key}") for key, d in recorded.items()}
+            return self._answered(opening, values, typed=False)
+        if not runnable:
+            return replace(opening, action="report")
+        return self._with_doubts(opening)
+
+    def _with_doubts(self, opening: Opening) -> Opening:
+        """At-most-once calls that were cut off become requests, before anything runs."""
+        doubtful = tuple(
+            PendingRequest(
+                request_id=derived_id("call", opening.run_id, row.call_id),
+                source_executor_id=JOURNAL,
+                data=CallInDoubt(row.call_id, row.name, row.request_preview, row.started_at, row.error),
+                request_type="CallInDoubt",
+                response_type="CallVerdict",
+                asked_at=datetime.now(UTC).isoformat(),
+            )
+            for row in opening.calls
+            if row.in_doubt
+        )
+        if not doubtful:
+            return opening
+        pending = {**opening.state.pending, **{request.request_id: request for request in doubtful}}
+        return replace(opening, state=replace(opening.state, pending=pending), newly_doubted=doubtful)
+
+    def _answered(self, opening: Opening, answers: Mapping[str, Any], *, typed: bool) -> Opening:
+        """Queue the answers for the executors that asked; all of them are good or nothing changes."""
+        state, log = opening.state, opening.log
+        assert log is not None
+        decisions: list[Decision] = []
+        messages: list[WorkflowMessage] = []
+        verdicts: dict[str, Any] = {}
+        for request_id, answer in answers.items():
+            request = self._pending(request_id, state, log if typed else None)
+            slot = self.graph.slots.get(request.source_executor_id)
+            value = checked_answer(request, answer, slot.prototype if slot else None)
+            if typed:
+                text = self.codec.encode_text(value, path=f"answer to {request_id}")
+                decisions.append(Decision(request_id, text, datetime.now(UTC).isoformat()))
+            if isinstance(request.data, CallInDoubt):
+                verdicts[request.data.call_id] = value
+            else:
+                response = ResponseMessage(request, isolated(value))
+                messages.append(WorkflowMessage(response, RESPONSES, request.source_executor_id))
+        left = {key: request for key, request in state.pending.items() if key not in answers}
+        state = replace(state, pending=left, inbox=(*state.inbox, *messages))
+        delivers = () if typed else tuple(answers)
+        return replace(
+            opening,
+            state=state,
+            action="deliver",
+            decisions=tuple(decisions),
+            verdicts=verdicts,
+            delivers=delivers,
+            entered_from=opening.state if opening.is_new else None,
+        )
+
+    def _pending(self, request_id: str, state: RunState, log: RunLog | None) -> PendingRequest:
+        decision = log.decisions.get(request_id) if log is not None else None
+        if decision is not None and log is not None:
+            raise already_answered(log.run_id, decision)
+        if request_id not in state.pending:
+            raise UnknownRequest(request_id, tuple(state.pending))
+        return state.pending[request_id]
+
+    # --- branches ----------------------------------------------------------------------------------------------------
+
+    async def _open_branch(self, storage: RunStorage, run_id: str, branch: BranchPoint) -> Opening:
+        await self._refuse_answering_twice(storage, branch)
+        log = await storage.open_run(
+            run_id, workflow_name=self.graph.name, registry=self.graph.registry, create=True, branch_of=branch
+        )
+        assert log is not None
+        try:
+            if log.info is not None:
+                raise InvalidRunArguments(f"run {run_id!r} exists already; give the branch another run_id")
+            checkpoint = await log.load(branch.checkpoint_id, self.graph.registry)
+            state = state_from(checkpoint)
+            warnings = self._check_graph(checkpoint, state)
+            state = self._edited(replace(state, pending=_without_doubts(state.pending)))
+            opening = Opening(log.run_id, state, "enter", log, restore=True, warnings=warnings, is_new=True)
+            if self.request.responses:
+                return self._answered(opening, self.request.responses, typed=True)
+            return opening
+        except BaseException:
+            await log.release()
+            if log.info is None:
+                await storage.delete_run(log.run_id)
+            raise
+
+    async def _refuse_answering_twice(self, storage: RunStorage, branch: BranchPoint) -> None:
+        """A decision counts once, whichever checkpoint is named; only an explicit branch may decide differently."""
+        if self.request.branch or not self.request.responses or not branch.run_id:
+            return
+        for request_id in self.request.responses:
+            decision = await storage.decision(branch.run_id, request_id)
+            if decision is not None:
+                raise already_answered(branch.run_id, decision)
+            if await storage.run_waiting_for(request_id) == branch.run_id:
+                raise InvalidRunArguments(
+                    f"checkpoint {branch.checkpoint_id!r} is not the newest of run {branch.run_id!r}, where request "
+                    f"{request_id!r} still waits; answer it there (leave checkpoint_id out), or pass branch=True"
+                )
+
+    def _edited(self, state: RunState) -> RunState:
+        return replace(state, shared={**state.shared, **isolated(dict(self.request.state_edits))})
+
+    # --- messages and graphs -----------------------------------------------------------------------------------------
+
+    def _entered(self, state: RunState) -> RunState:
+        """A message from outside begins a turn."""
+        message = WorkflowMessage(isolated(self.request.message), INPUT, self.graph.start)
+        is_first = state.iteration == 0 and not state.inbox
+        return replace(
+            state,
+            inbox=(*state.inbox, message),
+            turn=state.turn if is_first else state.turn + 1,
+            turn_began=state.iteration,
+            input_digest=self._digest(),
+        )
+
+    def _digest(self) -> str | None:
+        try:
+            return request_digest(self.codec, self.request.message)[0]
+        except CodecError:
+            # Without a storage anything may be a message. With one, saving it says what is wrong with it.
+            return None
+
+    def _is_same_message(self, state: RunState) -> bool:
+        return state.input_digest is None or state.input_digest == self._digest()
+
+    def _check_graph(self, checkpoint: WorkflowCheckpoint, state: RunState) -> tuple[str, ...]:
+        if checkpoint.graph_signature_hash == self.graph.signature:
+            return ()
+        missing = tuple(_missing(state, self.graph))
+        before = checkpoint.state.get(GRAPH_SHAPE)
+        differences = before.differences(self.graph.shape) if isinstance(before, GraphShape) else ()
+        if missing or self.request.strict_graph:
+            raise GraphChanged(checkpoint.checkpoint_id, missing or differences or ("the start executor differs",))
+        what = "; ".join(differences) or "the start executor differs"
+        return (f"the graph has changed since checkpoint {checkpoint.checkpoint_id!r} was written: {what}",)
+
+
+def _missing(state: RunState, graph: Graph) -> list[str]:
+    """What the checkpoint needs and the graph lacks."""
+    needs: list[tuple[str, str]] = [(name, "its state is kept") for name, kept in state.executor_states.items() if kept]
+    for message in state.inbox:
+        kind = type_name(type(message.data))
+        if message.target_id is not None:
+            needs.append((message.target_id, f"a {kind} is queued for it"))
+        elif message.source_id not in (INPUT, RESPONSES):
+            needs.append((message.source_id, f"a {kind} it sent is queued"))
+    needs.extend((request.source_executor_id, "a request of it is pending") for request in state.pending.values())
+    return [
+        f"executor {name!r} is gone and {why}" for name, why in needs if name not in graph.slots and name != JOURNAL
+    ]
+
+
+def _calls_of_superstep(calls: Sequence[CallRecord], number: int) -> tuple[CallRecord, ...]:
+    # With audit=True the rows of earlier supersteps stay in the journal too.
+    return tuple(row for row in calls if row.scope.startswith(f"{number}/"))
+
+
+def _without_doubts(pending: Mapping[str, PendingRequest]) -> dict[str, PendingRequest]:
+    """A branch makes fresh calls, so it has none in doubt."""
+    return {key: request for key, request in pending.items() if not isinstance(request.data, CallInDoubt)}
+
+
+def already_answered(run_id: str, decision: Decision) -> AlreadyAnswered:
+    shown = decision.value if len(decision.value) <= 300 else decision.value[:299] + "…"
+    return AlreadyAnswered(decision.request_id, run_id, decision.answered_at, shown)

@@ -1,0 +1,389 @@
+"""The loop: route, deliver, fold, save, announce. Nearly all the awaits of the engine are here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stepwell.checkpointing.checkpoint import PendingRequest, RecordedOutput, WorkflowCheckpoint, WorkflowMessage
+from stepwell.checkpointing.codec import Codec
+from stepwell.checkpointing.journal import CallInDoubt, Journal, active_scope, add_usage
+from stepwell.checkpointing.storage.protocol import CheckpointDraft, Decision, PendingSummary, RunLog
+from stepwell.errors import WorkflowConvergenceException
+from stepwell.workflows.answers import response_type_of
+from stepwell.workflows.context import DeliveryScene, Effects, WorkflowContext, delivery_scope
+from stepwell.workflows.edges import Edge
+from stepwell.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
+from stepwell.workflows.executor import Executor
+from stepwell.workflows.graph import Graph
+from stepwell.workflows.message import INPUT, RESPONSES, isolated
+from stepwell.workflows.superstep import (
+    Advance,
+    Delivery,
+    Outcome,
+    Plan,
+    Route,
+    RunState,
+    advance,
+    content_of,
+    metadata_of,
+    plan,
+)
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[[WorkflowEvent], None]
+
+
+async def _at_once() -> None:
+    """A consumer that takes everything as it comes."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """One run, from one state to the next until nothing is queued."""
+
+    graph: Graph
+    run_id: str
+    executors: Mapping[str, Executor]
+    emit: Emit
+    log: RunLog | None = None
+    journal: Journal | None = None
+    demand: Callable[[], Awaitable[None]] = _at_once
+    streaming: bool = False
+    max_iterations: int | None = None
+    _planned: Plan | Exception | None = field(default=None, init=False)
+    _status: WorkflowRunState | None = field(default=None, init=False)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self, state: RunState) -> RunState:
+        """Run supersteps until nothing is queued, or only a person can help."""
+        while state.inbox and not is_blocked(state):
+            if self.max_iterations is not None and state.iteration - state.turn_began >= self.max_iterations:
+                raise WorkflowConvergenceException(self.run_id, self.max_iterations)
+            await self.demand()
+            state = await self._superstep(state)
+        return state
+
+    async def enter(self, state: RunState) -> RunState:
+        """Write the checkpoint a turn starts from."""
+        if self.log is None:
+            return state
+        kept = {
+            name: await executor.on_checkpoint_save()
+            for name, executor in self.executors.items()
+            if executor.keeps_state
+        }
+        state = replace(state, executor_states={**state.executor_states, **kept})
+        self.tell_checkpoint(await self.save(state, asked=tuple(state.pending.values())), state.iteration)
+        return state
+
+    async def _superstep(self, state: RunState) -> RunState:
+        number = state.iteration + 1
+        self._tell("superstep_started", number)
+        self._tell_status(state)
+        todo = await self._plan(state)
+        outcomes = await self._execute(todo, state, number)
+        step = advance(state, todo, outcomes, self.graph)
+        after, unrouted = await self._look_ahead(step.state)
+        if self.journal is not None and self.journal.rows:
+            after = replace(after, usage=add_usage(after.usage, self.journal.usage()))
+        checkpoint = await self.save(after, asked=step.requests, final=not after.inbox)
+        self._announce(step, outcomes, checkpoint, number, (*todo.warnings, *step.warnings, *unrouted))
+        return after
+
+    async def _plan(self, state: RunState) -> Plan:
+        planned, self._planned = self._planned, None
+        if isinstance(planned, Exception):
+            raise planned
+        # Warnings of a look-ahead that found something to deliver belong to the superstep that delivers it.
+        return planned or plan(state, [await self._route(message) for message in state.inbox], self.graph)
+
+    async def _look_ahead(self, state: RunState) -> tuple[RunState, tuple[str, ...]]:
+        """Route what was sent; if it reaches nobody the run is over, and this checkpoint is the last."""
+        if not state.inbox:
+            return state, ()
+        try:
+            self._planned = plan(state, [await self._route(message) for message in state.inbox], self.graph)
+        except Exception as error:
+            # A condition's failure is the next superstep's: what this one did is saved first.
+            self._planned = error
+            return state, ()
+        if self._planned.deliveries:
+            return state, ()
+        over, self._planned = self._planned, None
+        return replace(state, inbox=(), collected=over.collected), over.warnings
+
+    async def _route(self, message: WorkflowMessage) -> list[Route]:
+        if message.source_id in (INPUT, RESPONSES):
+            return []
+        routes: list[Route] = []
+        for group in self.graph.leaving.get(message.source_id, ()):
+            if type(group) is Edge and group.condition is None:
+                routes.append((group, (group.target,)))
+                continue
+            try:
+                routes.append((group, await group.select(message.data)))
+            except Exception as error:
+                error.add_note(f"while choosing where a message of {message.source_id!r} goes ({group.kind})")
+                raise
+        return routes
+
+    # --- executors ---------------------------------------------------------------------------------------------------
+
+    async def _execute(self, todo: Plan, state: RunState, number: int) -> list[Outcome]:
+        """Run the receiving executors side by side; the first that fails ends the others."""
+        if len(todo.deliveries) == 1:
+            [(name, deliveries)] = todo.deliveries.items()
+            return [await self._run_executor(name, deliveries, state, number)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._run_executor(name, deliveries, state, number))
+                    for name, deliveries in todo.deliveries.items()
+                ]
+        except BaseExceptionGroup as failures:
+            first, *others = failures.exceptions
+            for other in others:
+                first.add_note(f"another executor failed in the same superstep: {other!r}")
+            raise first from None
+        return [task.result() for task in tasks]
+
+    async def _run_executor(self, name: str, deliveries: Sequence[Delivery], state: RunState, number: int) -> Outcome:
+        executor = self.executors[name]
+        scene = DeliveryScene(
+            run_id=self.run_id,
+            executor_id=name,
+            superstep=number,
+            streaming=self.streaming,
+            shared=state.shared,
+            used_request_ids=state.used_request_ids,
+            live=self._live(name, number),
+        )
+        effects = [await self._deliver(executor, scene, delivery, index) for index, delivery in enumerate(deliveries)]
+        kept = await executor.on_checkpoint_save() if self.log is not None and executor.keeps_state else None
+        return Outcome(name, effects, kept)
+
+    async def _deliver(self, executor: Executor, scene: DeliveryScene, delivery: Delivery, index: int) -> Effects:
+        name = scene.executor_id
+        self.emit(
+            WorkflowEvent(
+                "executor_invoked",
+                delivery.data,
+                executor_id=name,
+                iteration=scene.superstep,
+                run_id=self.run_id,
+                ordinal=index,
+            )
+        )
+        effects = Effects()
+        ctx: WorkflowContext[Any, Any] = WorkflowContext(scene, effects, sources=delivery.sources, delivery=index)
+        try:
+            await self._handle(executor, delivery, ctx, scene, index)
+        except Exception as error:
+            self._tell_failure(error, name, scene.superstep, index)
+            raise
+        self.emit(
+            WorkflowEvent(
+                "executor_completed",
+                [data for data, _ in effects.sent] + effects.yielded,
+                executor_id=name,
+                iteration=scene.superstep,
+                run_id=self.run_id,
+                ordinal=index,
+            )
+        )
+        return effects
+
+    async def _handle(
+        self, executor: Executor, delivery: Delivery, ctx: WorkflowContext[Any, Any], scene: DeliveryScene, index: int
+    ) -> None:
+        scope = None
+        if self.journal is not None:
+            live = scene.live
+            assert live is not None
+            scope = self.journal.scope(delivery_scope(scene, index), lambda kind, details: live(kind, None, details))
+        # Without a journal of its own a run must not write into the one of a run around it.
+        token = active_scope.set(scope)
+        try:
+            await executor.execute(isolated(delivery.data), ctx)
+            if scope is not None:
+                await scope.finish()
+        finally:
+            active_scope.reset(token)
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    async def save(
+        self,
+        state: RunState,
+        *,
+        asked: Sequence[PendingRequest] = (),
+        decisions: Sequence[Decision] = (),
+        delivers: Sequence[str] = (),
+        final: bool = False,
+        keep_calls: bool = False,
+    ) -> WorkflowCheckpoint | None:
+        """Make `state` durable. If this fails the run stops: no success without a record."""
+        if self.log is None:
+            return None
+        draft = CheckpointDraft(
+            graph_signature_hash=self.graph.signature,
+            iteration_count=state.iteration,
+            content=content_of(state, self.graph),
+            metadata=metadata_of(state),
+            run_state=standing(state).value,
+            pending=[self._summary(request) for request in asked],
+            usage=state.usage,
+            decisions=decisions,
+            delivers=delivers,
+            final=final,
+            keep_calls=keep_calls,
+        )
+        checkpoint = await self.log.save(draft)
+        if self.journal is not None and not keep_calls:
+            self.journal.rows.clear()
+        return checkpoint
+
+    def _summary(self, request: PendingRequest) -> PendingSummary:
+        return PendingSummary(
+            request_id=request.request_id,
+            source_executor_id=request.source_executor_id,
+            request_type=request.request_type,
+            response_type=request.response_type,
+            asked_at=request.asked_at,
+            shown=Codec(self.graph.registry).encode_text(request.data, path=f"request {request.request_id}"),
+            deadline=request.deadline,
+        )
+
+    # --- announcing --------------------------------------------------------------------------------------------------
+
+    def _announce(
+        self,
+        step: Advance,
+        outcomes: Sequence[Outcome],
+        checkpoint: WorkflowCheckpoint | None,
+        number: int,
+        warnings: Sequence[str],
+    ) -> None:
+        for text in warnings:
+            self.warn(text, number)
+        self.tell_checkpoint(checkpoint, number)
+        for outcome in outcomes:
+            for effects in outcome.effects:
+                for event in effects.events:
+                    self._adopt(event, outcome.executor_id, number)
+        for output in step.outputs:
+            self.tell_output(output)
+        for request in step.requests:
+            self.tell_request(request, number)
+        self._tell("superstep_completed", number, checkpoint)
+
+    def tell_checkpoint(self, checkpoint: WorkflowCheckpoint | None, number: int) -> None:
+        if checkpoint is not None:
+            event_id = f"{self.run_id}:checkpoint:{checkpoint.sequence}"
+            self.emit(WorkflowEvent("checkpoint", checkpoint, iteration=number, run_id=self.run_id, event_id=event_id))
+
+    def tell_output(self, output: RecordedOutput) -> None:
+        self.emit(
+            WorkflowEvent(
+                output.kind,
+                output.data,
+                executor_id=output.executor_id,
+                iteration=output.iteration,
+                run_id=self.run_id,
+                event_id=f"{self.run_id}:{output.event_id}",
+            )
+        )
+
+    def tell_request(self, request: PendingRequest, number: int) -> None:
+        source = self.graph.slots.get(request.source_executor_id)
+        self.emit(
+            WorkflowEvent(
+                "request_info",
+                request.data,
+                executor_id=request.source_executor_id,
+                iteration=number,
+                run_id=self.run_id,
+                request_id=request.request_id,
+                source_executor_id=request.source_executor_id,
+                request_type=type(request.data),
+                response_type=response_hint(request, source.prototype if source else None),
+                event_id=f"{self.run_id}:{request.request_id}",
+            )
+        )
+
+    def warn(self, text: str, number: int | None = None) -> None:
+        logger.warning("run %s: %s", self.run_id, text)
+        self._tell("warning", number, text)
+
+    def tell_state(self, state: WorkflowRunState, details: Any = None) -> None:
+        self._status = state
+        self.emit(WorkflowEvent("status", state=state, run_id=self.run_id, details=details))
+
+    def _tell_status(self, state: RunState) -> None:
+        now = WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS if state.pending else WorkflowRunState.IN_PROGRESS
+        if now is not self._status:
+            self.tell_state(now)
+
+    def _tell(self, kind: str, number: int | None, data: Any = None) -> None:
+        self.emit(WorkflowEvent(kind, data, iteration=number, run_id=self.run_id))
+
+    def _tell_failure(self, error: Exception, name: str, number: int, index: int) -> None:
+        self.emit(
+            WorkflowEvent(
+                "executor_failed",
+                executor_id=name,
+                iteration=number,
+                run_id=self.run_id,
+                ordinal=index,
+                details=WorkflowErrorDetails.of(error, name),
+            )
+        )
+        error.add_note(f"in executor {name!r}, superstep {number} of run {self.run_id!r}")
+
+    def _live(self, name: str, number: int) -> Callable[[str, Any, Mapping[str, Any] | None], None]:
+        def announce(kind: str, data: Any, details: Mapping[str, Any] | None) -> None:
+            provisional = kind in ("output", "intermediate")
+            text = details.get("message") if kind == "warning" and details else None
+            self.emit(
+                WorkflowEvent(
+                    kind,
+                    data if text is None else text,
+                    executor_id=name,
+                    iteration=number,
+                    run_id=self.run_id,
+                    details=details,
+                    provisional=provisional,
+                )
+            )
+
+        return announce
+
+    def _adopt(self, event: WorkflowEvent, name: str, number: int) -> None:
+        event.run_id = self.run_id
+        event.iteration = number
+        event.executor_id = event.executor_id or name
+        self.emit(event)
+
+
+def is_blocked(state: RunState) -> bool:
+    """Does a call in doubt have to be decided by a person before anything may run?"""
+    return bool(state.pending) and any(isinstance(request.data, CallInDoubt) for request in state.pending.values())
+
+
+def standing(state: RunState) -> WorkflowRunState:
+    """How the run stands, from what is really queued and pending."""
+    if state.inbox and not is_blocked(state):
+        return WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS if state.pending else WorkflowRunState.IN_PROGRESS
+    return WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if state.pending else WorkflowRunState.IDLE
+
+
+def response_hint(request: PendingRequest, source: Executor | None) -> Any:
+    """The annotation of the answer that was asked for, found again by its name; the name itself if it is unknown."""
+    found = response_type_of(request, source)
+    return request.response_type if found is None else found

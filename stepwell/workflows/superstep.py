@@ -1,0 +1,290 @@
+"""The engine as a fold: `plan` says what the next superstep delivers, `advance` what has become of the run after it.
+
+Both are pure: no clock, no ids, no storage. Outcomes are taken in the order of declaration, not in the order of
+finishing, so a replay arrives at the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stepwell.checkpointing.checkpoint import (
+    EXECUTOR_STATE,
+    FAN_IN_STATE,
+    GRAPH_SHAPE,
+    RESERVED_STATE_KEYS,
+    CheckpointContent,
+    PendingRequest,
+    RecordedOutput,
+    WorkflowCheckpoint,
+    WorkflowMessage,
+)
+from stepwell.checkpointing.journal import Usage
+from stepwell.workflows.context import Effects
+from stepwell.workflows.edges import EdgeGroup, FanIn
+from stepwell.workflows.graph import Graph
+from stepwell.workflows.message import INPUT, RESPONSES, isolated
+from stepwell.workflows.typing import type_name, type_names
+
+Route = tuple[EdgeGroup, tuple[str, ...]]
+"""An edge group, and the targets it selected for a message."""
+
+Collected = Mapping[str, Mapping[str, tuple[Any, ...]]]
+"""What fan-ins have so far: by fan-in, by source."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Everything a run is between two supersteps."""
+
+    iteration: int = 0
+    turn: int = 0
+    turn_began: int = 0
+    """The iteration in which the latest message from outside came in."""
+    input_digest: str | None = None
+    inbox: tuple[WorkflowMessage, ...] = ()
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    executor_states: Mapping[str, Any] = field(default_factory=dict)
+    collected: Collected = field(default_factory=dict)
+    pending: Mapping[str, PendingRequest] = field(default_factory=dict)
+    used_request_ids: frozenset[str] = frozenset()
+    outputs: tuple[RecordedOutput, ...] = ()
+    usage: Usage = field(default_factory=dict)
+
+    @property
+    def turn_outputs(self) -> tuple[RecordedOutput, ...]:
+        return tuple(output for output in self.outputs if output.turn == self.turn)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message for one executor."""
+
+    data: Any
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A superstep to be: who gets what, what fan-ins keep waiting for, and what reaches nobody."""
+
+    deliveries: Mapping[str, Sequence[Delivery]]
+    collected: Collected
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one executor did in a superstep."""
+
+    executor_id: str
+    effects: Sequence[Effects]
+    state: Any = None
+    """What it keeps now; None if it keeps nothing or nobody asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The state after a superstep, and what happened on the way there."""
+
+    state: RunState
+    outputs: tuple[RecordedOutput, ...]
+    requests: tuple[PendingRequest, ...]
+    warnings: tuple[str, ...]
+
+
+def plan(state: RunState, routes: Sequence[Sequence[Route]], graph: Graph) -> Plan:
+    """Deliver the queued messages; `routes` holds, for each of them, what the edges selected."""
+    deliveries: dict[str, list[Delivery]] = {}
+    collected = {name: dict(by_source) for name, by_source in state.collected.items()}
+    warnings: list[str] = []
+    for message, selected in zip(state.inbox, routes, strict=True):
+        if message.source_id in (INPUT, RESPONSES):
+            direct = Delivery(message.data, (message.source_id,))
+            deliveries.setdefault(message.target_id or graph.start, []).append(direct)
+            continue
+        problem = _deliver(message, selected, graph, deliveries, collected)
+        if problem is not None:
+            warnings.append(problem)
+    _release_fan_ins(graph, collected, deliveries, warnings)
+    if len(deliveries) > 1:
+        deliveries = {name: deliveries[name] for name in sorted(deliveries, key=graph.order.__getitem__)}
+    return Plan(deliveries, collected, tuple(warnings))
+
+
+def _deliver(
+    message: WorkflowMessage,
+    selected: Sequence[Route],
+    graph: Graph,
+    deliveries: dict[str, list[Delivery]],
+    collected: dict[str, dict[str, tuple[Any, ...]]],
+) -> str | None:
+    """Put one message where it goes; if it reaches nobody for lack of an edge or a handler, say so."""
+    reached = False
+    refused: list[str] = []
+    for group, targets in selected:
+        for target in targets:
+            if message.target_id not in (None, target):
+                continue
+            if isinstance(group, FanIn):
+                waiting = collected.setdefault(group.name, {})
+                waiting[message.source_id] = (*waiting.get(message.source_id, ()), message.data)
+                reached = True
+            elif graph.slots[target].prototype.can_handle(message.data):
+                deliveries.setdefault(target, []).append(Delivery(message.data, (message.source_id,)))
+                reached = True
+            else:
+                refused.append(target)
+    return None if reached else _why_unreached(message, selected, refused, graph)
+
+
+def _why_unreached(
+    message: WorkflowMessage, selected: Sequence[Route], refused: Sequence[str], graph: Graph
+) -> str | None:
+    what = f"{message.source_id!r} sent {type_name(type(message.data))}"
+    if refused:
+        takers = "; ".join(
+            f"{name!r} accepts {', '.join(type_names(graph.slots[name].prototype.input_types))}" for name in refused
+        )
+        return f"{what}, which no handler takes: {takers}; add a @handler for it"
+    if message.target_id is not None:
+        return (
+            f"{what} to {message.target_id!r}, but no edge leads from {message.source_id!r} there; "
+            f"add_edge({message.source_id}, {message.target_id})"
+        )
+    if not selected:
+        return (
+            f"{what}, but no edge leaves {message.source_id!r}; add_edge({message.source_id}, …) to where it should go "
+            f"(a loop needs add_edge({message.source_id}, {message.source_id})), or yield_output it"
+        )
+    return None  # Its edges' conditions chose nobody, which is a choice.
+
+
+def _release_fan_ins(
+    graph: Graph,
+    collected: dict[str, dict[str, tuple[Any, ...]]],
+    deliveries: dict[str, list[Delivery]],
+    warnings: list[str],
+) -> None:
+    for name, by_source in list(collected.items()):
+        group = graph.fan_ins.get(name)
+        if group is None or not all(by_source.get(source) for source in group.sources):
+            continue
+        del collected[name]
+        data = [item for source in group.sources for item in by_source[source]]
+        target = graph.slots[group.target].prototype
+        if target.can_handle(data):
+            deliveries.setdefault(group.target, []).append(Delivery(data, group.sources))
+        else:
+            kinds = ", ".join(sorted({type_name(type(item)) for item in data}))
+            warnings.append(
+                f"the fan-in to {group.target!r} collected a list of {kinds}, but it accepts "
+                f"{', '.join(type_names(target.input_types))}; add a @handler for the list"
+            )
+
+
+def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Graph) -> Advance:
+    """Fold one superstep's outcomes into the state the next one starts from."""
+    iteration = state.iteration + 1
+    inbox: list[WorkflowMessage] = []
+    outputs: list[RecordedOutput] = []
+    requests: list[PendingRequest] = []
+    states = state.executor_states
+    written: dict[str, tuple[str, Any]] = {}
+    warnings: list[str] = []
+    for outcome in outcomes:
+        source = outcome.executor_id
+        for delivery, effects in enumerate(outcome.effects):
+            for data, target in effects.sent:
+                inbox.append(WorkflowMessage(isolated(data), source, target))
+            if effects.yielded and not graph.is_silent(source):
+                outputs.extend(_recorded(effects.yielded, source, delivery, iteration, state.turn, graph))
+            requests.extend(effects.requested)
+            _write(effects.state, source, written, warnings)
+        if outcome.state is not None:
+            states = {**states, source: outcome.state}
+    after = RunState(
+        iteration=iteration,
+        turn=state.turn,
+        turn_began=state.turn_began,
+        input_digest=state.input_digest,
+        inbox=tuple(inbox),
+        shared={**state.shared, **{k: v for k, (_, v) in written.items()}} if written else state.shared,
+        executor_states=states,
+        collected=done.collected,
+        pending={**state.pending, **{r.request_id: r for r in requests}} if requests else state.pending,
+        used_request_ids=state.used_request_ids,
+        outputs=state.outputs + tuple(outputs) if outputs else state.outputs,
+        usage=state.usage,
+    )
+    if requests:
+        after = replace(after, used_request_ids=after.used_request_ids.union(r.request_id for r in requests))
+    return Advance(after, tuple(outputs), tuple(requests), tuple(warnings))
+
+
+def _recorded(
+    yielded: Sequence[Any], source: str, delivery: int, iteration: int, turn: int, graph: Graph
+) -> list[RecordedOutput]:
+    kind = graph.kind_of(source)
+    return [
+        RecordedOutput(source, kind, isolated(data), f"{iteration}.{source}.{delivery}.{ordinal}", iteration, turn)
+        for ordinal, data in enumerate(yielded)
+    ]
+
+
+def _write(writes: Mapping[str, Any], source: str, written: dict[str, tuple[str, Any]], warnings: list[str]) -> None:
+    for key, value in writes.items():
+        if key in written and written[key][0] != source:
+            warnings.append(
+                f"{written[key][0]!r} and {source!r} both wrote the state {key!r} in one superstep; "
+                f"{source!r}, declared later, wins"
+            )
+        written[key] = (source, value)
+
+
+# --- to and from checkpoints ------------------------------------------------------------------------------------------
+
+
+def content_of(state: RunState, graph: Graph) -> CheckpointContent:
+    """The state as a checkpoint keeps it."""
+    messages: dict[str, list[WorkflowMessage]] = {}
+    for message in state.inbox:
+        messages.setdefault(message.source_id, []).append(message)
+    kept = {**state.shared, EXECUTOR_STATE: state.executor_states, GRAPH_SHAPE: graph.shape}
+    if state.collected:
+        kept[FAN_IN_STATE] = state.collected
+    return CheckpointContent(messages, kept, state.pending, state.outputs)
+
+
+def metadata_of(state: RunState) -> dict[str, Any]:
+    """The counters a checkpoint's header shows."""
+    metadata: dict[str, Any] = {"turn": state.turn, "turn_began": state.turn_began}
+    if state.input_digest is not None:
+        metadata["input"] = state.input_digest
+    if state.usage:
+        metadata["usage"] = state.usage
+    if state.used_request_ids:
+        metadata["asked"] = sorted(state.used_request_ids)
+    return metadata
+
+
+def state_from(checkpoint: WorkflowCheckpoint) -> RunState:
+    """The state a checkpoint holds."""
+    metadata = checkpoint.metadata
+    state = checkpoint.state
+    return RunState(
+        iteration=checkpoint.iteration_count,
+        turn=metadata.get("turn", 0),
+        turn_began=metadata.get("turn_began", 0),
+        input_digest=metadata.get("input"),
+        inbox=tuple(message for messages in checkpoint.messages.values() for message in messages),
+        shared={key: value for key, value in state.items() if key not in RESERVED_STATE_KEYS},
+        executor_states=state.get(EXECUTOR_STATE, {}),
+        collected=state.get(FAN_IN_STATE, {}),
+        pending=checkpoint.pending_request_info_events,
+        used_request_ids=frozenset(metadata.get("asked", ())),
+        outputs=tuple(checkpoint.outputs),
+        usage=metadata.get("usage", {}),
+    )

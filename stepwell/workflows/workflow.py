@@ -1,0 +1,230 @@
+"""Workflow: a definition that can be run any number of times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from stepwell.checkpointing.journal import OnDivergence
+from stepwell.checkpointing.storage.plain import run_storage
+from stepwell.checkpointing.storage.protocol import CheckpointStorage
+from stepwell.errors import InvalidRunArguments, RunBusy
+from stepwell.workflows.context import RunKwargs
+from stepwell.workflows.events import WorkflowRunResult, WorkflowRunState
+from stepwell.workflows.executor import Executor
+from stepwell.workflows.graph import Graph
+from stepwell.workflows.opening import MISSING, RunRequest
+from stepwell.workflows.session import RunSession, WaitingRun
+from stepwell.workflows.stream import ResponseStream
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from stepwell.agents.workflow_agent import WorkflowAgent
+
+_INTERRUPTED = frozenset(
+    {
+        WorkflowRunState.STARTED.value,
+        WorkflowRunState.IN_PROGRESS.value,
+        WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS.value,
+        WorkflowRunState.CANCELLED.value,
+    }
+)
+
+
+class Workflow:
+    """A graph of executors. Made by a builder; a run of it is started, resumed and answered with `run`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._waiting: dict[str, WaitingRun] = {}
+
+    @property
+    def name(self) -> str:
+        return self.graph.name
+
+    @property
+    def description(self) -> str | None:
+        return self.graph.description
+
+    @property
+    def graph_signature_hash(self) -> str:
+        return self.graph.signature
+
+    @property
+    def max_iterations(self) -> int | None:
+        return self.graph.max_iterations
+
+    @property
+    def checkpoint_storage(self) -> CheckpointStorage | None:
+        return self.graph.storage
+
+    @property
+    def executors(self) -> dict[str, Executor]:
+        """One executor of each kind, to look at; runs make their own where factories or agents were given."""
+        return {name: slot.prototype for name, slot in self.graph.slots.items()}
+
+    def get_executors_list(self) -> list[Executor]:
+        return list(self.executors.values())
+
+    def get_start_executor(self) -> Executor:
+        return self.graph.slots[self.graph.start].prototype
+
+    @property
+    def input_types(self) -> tuple[Any, ...]:
+        return self.get_start_executor().input_types
+
+    @property
+    def output_types(self) -> tuple[Any, ...]:
+        kinds = (e.workflow_output_types for n, e in self.executors.items() if self.graph.kind_of(n) == "output")
+        return tuple(dict.fromkeys(hint for hints in kinds for hint in hints))
+
+    @overload
+    def run(
+        self,
+        message: Any = ...,
+        *,
+        stream: Literal[False] = ...,
+        run_id: str | None = ...,
+        responses: Mapping[str, Any] | None = ...,
+        checkpoint_id: str | None = ...,
+        checkpoint_storage: CheckpointStorage | None = ...,
+        branch: bool = ...,
+        new_turn: bool = ...,
+        max_iterations: int | None = ...,
+        on_divergence: OnDivergence = ...,
+        strict_graph: bool = ...,
+        function_invocation_kwargs: Mapping[str, Any] | None = ...,
+        client_kwargs: Mapping[str, Any] | None = ...,
+    ) -> Awaitable[WorkflowRunResult]: ...
+
+    @overload
+    def run(
+        self,
+        message: Any = ...,
+        *,
+        stream: Literal[True],
+        run_id: str | None = ...,
+        responses: Mapping[str, Any] | None = ...,
+        checkpoint_id: str | None = ...,
+        checkpoint_storage: CheckpointStorage | None = ...,
+        branch: bool = ...,
+        new_turn: bool = ...,
+        max_iterations: int | None = ...,
+        on_divergence: OnDivergence = ...,
+        strict_graph: bool = ...,
+        function_invocation_kwargs: Mapping[str, Any] | None = ...,
+        client_kwargs: Mapping[str, Any] | None = ...,
+    ) -> ResponseStream: ...
+
+    def run(
+        self,
+        message: Any = MISSING,
+        *,
+        stream: bool = False,
+        run_id: str | None = None,
+        responses: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        branch: bool = False,
+        new_turn: bool = False,
+        max_iterations: int | None = None,
+        on_divergence: OnDivergence = "error",
+        strict_graph: bool = False,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Start, resume, answer or continue a run.
+
+        `run_id` is start-or-resume: a crashed program recovers by running the same line again. `checkpoint_id` resumes
+        that checkpoint (an older one starts a branch), `responses` answers pending requests. With `stream` the events
+        come as they happen; otherwise await the result.
+        """
+        request = RunRequest(
+            message=message,
+            run_id=run_id,
+            responses=responses,
+            checkpoint_id=checkpoint_id,
+            branch=branch,
+            new_turn=new_turn,
+            max_iterations=max_iterations,
+            on_divergence=on_divergence,
+            strict_graph=strict_graph,
+        )
+        kwargs = RunKwargs(dict(function_invocation_kwargs or {}), dict(client_kwargs or {}))
+        return self._start(request, checkpoint_storage, stream=stream, kwargs=kwargs)
+
+    def branch(
+        self,
+        checkpoint_id: str,
+        *,
+        state: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+        stream: bool = False,
+        checkpoint_storage: CheckpointStorage | None = None,
+        responses: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Start a new run from any checkpoint, with changed shared state and fresh calls; nothing is overwritten."""
+        request = RunRequest(
+            run_id=run_id, checkpoint_id=checkpoint_id, branch=True, responses=responses, state_edits=dict(state or {})
+        )
+        return self._start(request, checkpoint_storage, stream=stream, kwargs=RunKwargs())
+
+    def run_streaming(self, message: Any, **options: Any) -> ResponseStream:
+        """The same as `run(message, stream=True)`."""
+        return self.run(message, stream=True, **options)
+
+    def run_stream_from_checkpoint(
+        self, checkpoint_id: str, checkpoint_storage: CheckpointStorage | None = None, **options: Any
+    ) -> ResponseStream:
+        """The same as `run(checkpoint_id=…, checkpoint_storage=…, stream=True)`."""
+        return self.run(checkpoint_id=checkpoint_id, checkpoint_storage=checkpoint_storage, stream=True, **options)
+
+    async def recover(self, storage: CheckpointStorage | None = None) -> list[WorkflowRunResult]:
+        """Resume every interrupted run of this workflow, one after the other; for use at start-up.
+
+        Runs held by a live process are left to it; those that failed or were cancelled on purpose are left alone.
+        """
+        where = storage or self.graph.storage
+        runs = run_storage(where) if where is not None else None
+        if runs is None:
+            raise InvalidRunArguments("recover() needs a storage; pass one or build the workflow with it")
+        results: list[WorkflowRunResult] = []
+        for info in await runs.list_runs(workflow_name=self.name):
+            interrupted = info.state in _INTERRUPTED and info.stopped_by != "cancel_run"
+            if not interrupted and not info.undelivered_answers:
+                continue
+            try:
+                results.append(await self.run(run_id=info.run_id, checkpoint_storage=where))
+            except RunBusy:
+                continue
+        return results
+
+    def discard(self, run_id: str) -> bool:
+        """Forget a run without storage that waits for an answer; was there one?"""
+        return self._waiting.pop(run_id, None) is not None
+
+    def as_agent(self, name: str | None = None, *, description: str | None = None) -> WorkflowAgent:
+        """This workflow in the shape of an agent."""
+        from stepwell.agents.workflow_agent import WorkflowAgent
+
+        return WorkflowAgent(self, name=name, description=description)
+
+    def _start(self, request: RunRequest, storage: CheckpointStorage | None, *, stream: bool, kwargs: RunKwargs) -> Any:
+        where = storage or self.graph.storage
+        session = RunSession(
+            self.graph,
+            request,
+            storage=run_storage(where) if where is not None else None,
+            waiting=self._waiting,
+            streaming=stream,
+            kwargs=kwargs,
+        )
+        if not stream:
+            return session.main()
+        response = ResponseStream(session.main)
+        session.streamed = response.run
+        return response
+
+    def __repr__(self) -> str:
+        return f"Workflow({self.name!r}, {len(self.graph.slots)} executors)"
