@@ -7,6 +7,7 @@ response = await agent.run("Hello")
 from __future__ import annotations
 
 from stepwell.agents.agent import Agent, AgentResponseStream, BaseAgent, SupportsAgentRun
+from stepwell.agents.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse
 from stepwell.agents.approval import PendingApprovals
 from stepwell.agents.chat import (
     AgentResponse,
@@ -27,6 +28,9 @@ from stepwell.retry import RetryPolicy
 
 __all__ = [
     "Agent",
+    "AgentExecutor",
+    "AgentExecutorRequest",
+    "AgentExecutorResponse",
     "AgentResponse",
     "AgentResponseStream",
     "AgentResponseUpdate",

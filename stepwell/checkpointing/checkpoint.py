@@ -83,6 +83,8 @@ class RecordedOutput:
     event_id: str
     iteration: int
     turn: int = 0
+    shown: bool = False
+    """Its pieces were announced live; only known while its superstep is, so it is not written."""
 
 
 register_type(

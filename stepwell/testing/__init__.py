@@ -1,22 +1,45 @@
-"""For testing what you build with stepwell: scripted models, and a switch that keeps tests away from real ones."""
+"""For your tests: scripted models, and the contract that every storage has to pass.
+
+What is not asked for is not imported, so a program that only wants a scripted model needs no pytest.
+"""
 
 from __future__ import annotations
 
-from stepwell.testing.models import (
-    Asked,
-    Delayed,
-    ScriptedChatClient,
-    ScriptExhausted,
-    ScriptLeftOver,
-    Streamed,
-    calls,
-    forbid_real_models,
-    real_models_allowed,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepwell.testing.models import Delayed as Delayed
+    from stepwell.testing.models import ScriptedChatClient as ScriptedChatClient
+    from stepwell.testing.models import ScriptExhausted as ScriptExhausted
+    from stepwell.testing.models import ScriptLeftOver as ScriptLeftOver
+    from stepwell.testing.models import Streamed as Streamed
+    from stepwell.testing.models import calls as calls
+    from stepwell.testing.models import forbid_real_models as forbid_real_models
+    from stepwell.testing.models import real_models_allowed as real_models_allowed
+    from stepwell.testing.storage import CheckpointStorageContract as CheckpointStorageContract
+    from stepwell.testing.storage import Reopen as Reopen
+    from stepwell.testing.storage import RunStorageContract as RunStorageContract
+
+_HOMES = {
+    "CheckpointStorageContract": "storage",
+    "Delayed": "models",
+    "Reopen": "storage",
+    "RunStorageContract": "storage",
+    "ScriptExhausted": "models",
+    "ScriptLeftOver": "models",
+    "ScriptedChatClient": "models",
+    "Streamed": "models",
+    "calls": "models",
+    "forbid_real_models": "models",
+    "real_models_allowed": "models",
+}
 
 __all__ = [
-    "Asked",
+    "CheckpointStorageContract",
     "Delayed",
+    "Reopen",
+    "RunStorageContract",
     "ScriptExhausted",
     "ScriptLeftOver",
     "ScriptedChatClient",
@@ -25,3 +48,14 @@ __all__ = [
     "forbid_real_models",
     "real_models_allowed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

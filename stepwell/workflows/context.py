@@ -69,6 +69,8 @@ class Effects:
 
     sent: list[tuple[Any, str | None]] = field(default_factory=list)
     yielded: list[Any] = field(default_factory=list)
+    shown: set[int] = field(default_factory=set)
+    """Which of the yielded were shown live already, piece by piece."""
     requested: list[PendingRequest] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
     events: list[WorkflowEvent] = field(default_factory=list)
@@ -84,6 +86,7 @@ class DeliveryScene:
     streaming: bool
     shared: Mapping[str, Any]
     used_request_ids: frozenset[str]
+    leads_somewhere: bool = True
     path: str = ""
     """The enclosing workflows' executors, for a workflow inside a workflow."""
     live: Callable[[str, Any, Mapping[str, Any] | None], None] | None = None
@@ -136,6 +139,11 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
         """Give something to the caller of the workflow."""
         self._effects.yielded.append(output)
         return DONE
+
+    def yield_shown(self, output: WorkflowOutT) -> None:
+        """Record an output whose pieces were announced live (`update`): it is not announced a second time."""
+        self._effects.shown.add(len(self._effects.yielded))
+        self._effects.yielded.append(output)
 
     def add_event(self, event: WorkflowEvent) -> Awaitable[None]:
         """Announce an event of your own when the superstep's checkpoint is durable."""
@@ -201,8 +209,16 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
     def is_streaming(self) -> bool:
         return self._scene.streaming
 
+    @property
+    def leads_somewhere(self) -> bool:
+        """Does any edge leave this executor?"""
+        return self._scene.leads_somewhere
+
     def announce(self, event_type: str, data: Any = None, details: Mapping[str, Any] | None = None) -> None:
-        """Emit a live event: it is seen at once and, if this attempt fails, was about nothing that lasted."""
+        """Emit a live event: it is seen at once and, if this attempt fails, was about nothing that lasted.
+
+        An `update` is a piece of an output to come, and goes by what this executor's outputs are announced as.
+        """
         if self._scene.live is not None:
             self._scene.live(event_type, data, details)
 

@@ -162,6 +162,7 @@ class Runner:
             streaming=self.streaming,
             shared=state.shared,
             used_request_ids=state.used_request_ids,
+            leads_somewhere=name in self.graph.leaving,
             live=self._live(name, number),
         )
         effects = [await self._deliver(executor, scene, delivery, index) for index, delivery in enumerate(deliveries)]
@@ -278,7 +279,8 @@ class Runner:
                 for event in effects.events:
                     self._adopt(event, outcome.executor_id, number)
         for output in step.outputs:
-            self.tell_output(output)
+            if not output.shown:
+                self.tell_output(output)
         for request in step.requests:
             self.tell_request(request, number)
         self._tell("superstep_completed", number, checkpoint)
@@ -348,7 +350,11 @@ class Runner:
 
     def _live(self, name: str, number: int) -> Callable[[str, Any, Mapping[str, Any] | None], None]:
         def announce(kind: str, data: Any, details: Mapping[str, Any] | None) -> None:
-            provisional = kind in ("output", "intermediate")
+            provisional = kind == "update"
+            if provisional:
+                if self.graph.is_silent(name):
+                    return
+                kind = self.graph.kind_of(name)
             text = details.get("message") if kind == "warning" and details else None
             self.emit(
                 WorkflowEvent(

@@ -200,7 +200,7 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
             for data, target in effects.sent:
                 inbox.append(WorkflowMessage(isolated(data), source, target))
             if effects.yielded and not graph.is_silent(source):
-                outputs.extend(_recorded(effects.yielded, source, delivery, iteration, state.turn, graph))
+                outputs.extend(_recorded(effects, source, delivery, iteration, state.turn, graph))
             requests.extend(effects.requested)
             _write(effects.state, source, written, warnings)
         if outcome.state is not None:
@@ -225,12 +225,20 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
 
 
 def _recorded(
-    yielded: Sequence[Any], source: str, delivery: int, iteration: int, turn: int, graph: Graph
+    effects: Effects, source: str, delivery: int, iteration: int, turn: int, graph: Graph
 ) -> list[RecordedOutput]:
     kind = graph.kind_of(source)
     return [
-        RecordedOutput(source, kind, isolated(data), f"{iteration}.{source}.{delivery}.{ordinal}", iteration, turn)
-        for ordinal, data in enumerate(yielded)
+        RecordedOutput(
+            source,
+            kind,
+            isolated(data),
+            f"{iteration}.{source}.{delivery}.{ordinal}",
+            iteration,
+            turn,
+            shown=ordinal in effects.shown,
+        )
+        for ordinal, data in enumerate(effects.yielded)
     ]
 
 

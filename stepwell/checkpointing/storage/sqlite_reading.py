@@ -371,18 +371,26 @@ class SnapshotPool:
             try:
                 reader.connection.execute("BEGIN")
                 yield reader.connection
-                reader.connection.execute("COMMIT")
-            except BaseException:
-                # Not worth finding out what state it is in.
+                reader.connection.rollback()
+            except sqlite3.Error:  # not worth finding out what state it is in
                 reader.connection.close()
                 raise
-            if self._closed:
-                reader.connection.close()
-            else:
-                self._idle.append(reader)
+            except BaseException:
+                reader.connection.rollback()
+                self._give_back(reader)
+                raise
+            self._give_back(reader)
+
+    def _give_back(self, reader: _Reader) -> None:
+        self._idle.append(reader)
+        if self._closed:
+            self._drain()
+
+    def _drain(self) -> None:
+        while self._idle:
+            self._idle.pop().connection.close()
 
     def close(self) -> None:
         self._closed = True
         self._threads.shutdown(wait=False)
-        while self._idle:
-            self._idle.pop().connection.close()
+        self._drain()

@@ -1,0 +1,256 @@
+"""Agents as executors: the bridge from a model's turn to a superstep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stepwell.agents.agent import Agent, SupportsAgentRun
+from stepwell.agents.calls import wire
+from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, Message, as_messages
+from stepwell.agents.content import Content
+from stepwell.agents.session import AgentSession
+from stepwell.checkpointing.journal import CallTicket, durable_call
+from stepwell.checkpointing.registry import register_type
+from stepwell.errors import WorkflowValidationError
+from stepwell.workflows.context import WorkflowContext, run_kwargs
+from stepwell.workflows.executor import Executor, handler, response_handler
+
+ContextMode = Literal["full", "last_agent", "custom"]
+"""What an agent sees of the agents before it: the whole conversation, the last reply, or what a function picks."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentExecutorRequest:
+    """Messages for an agent. Without `should_respond` it only takes note of them."""
+
+    messages: tuple[Message, ...]
+    should_respond: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", tuple(as_messages(self.messages)))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentExecutorResponse:
+    """An agent's reply, with the conversation that led to it."""
+
+    executor_id: str
+    agent_response: AgentResponse
+    full_conversation: tuple[Message, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "full_conversation", tuple(self.full_conversation))
+
+
+register_type(AgentExecutorRequest, name="stepwell.AgentExecutorRequest", immutable=True)
+register_type(AgentExecutorResponse, name="stepwell.AgentExecutorResponse", immutable=True)
+
+
+class AgentExecutor(Executor):
+    """An agent in a workflow. Its session, what it has heard, and approvals it waits for are in every checkpoint.
+
+    Each model call and each tool call of an `Agent` is recorded by itself; any other agent is recorded as one call.
+    """
+
+    def __init__(
+        self,
+        agent: SupportsAgentRun,
+        *,
+        id: str | None = None,
+        session: AgentSession | None = None,
+        context_mode: ContextMode = "full",
+        context_filter: Callable[[list[Message]], Sequence[Message]] | None = None,
+    ) -> None:
+        name = id or agent.name or agent.id
+        if not name:
+            raise WorkflowValidationError(f"{agent!r} has no name; give it one, or pass AgentExecutor(agent, id=…)")
+        super().__init__(name)
+        if (context_mode == "custom") != (context_filter is not None):
+            raise WorkflowValidationError(
+                f"agent executor {name!r}: context_mode='custom' and context_filter=… go together"
+            )
+        self.agent = agent
+        self.description = agent.description
+        self._session = session if session is not None else agent.create_session()
+        self._context_mode = context_mode
+        self._context_filter = context_filter
+        self._unheard: list[Message] = []
+        self._conversation: list[Message] = []
+        self._answers: list[Content] = []
+        self._must_reply = False
+
+    # --- what comes in -----------------------------------------------------------------------------------------------
+
+    @handler
+    async def on_request(
+        self, request: AgentExecutorRequest, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
+    ) -> None:
+        self._unheard += request.messages
+        if request.should_respond:
+            await self._reply(ctx)
+
+    @handler
+    async def on_response(
+        self, response: AgentExecutorResponse, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
+    ) -> None:
+        self._unheard += self._new_in(self._relevant(response))
+        await self._reply(ctx)
+
+    @handler
+    async def on_text(self, text: str, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]) -> None:
+        self._unheard += as_messages(text)
+        await self._reply(ctx)
+
+    @handler
+    async def on_message(self, message: Message, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]) -> None:
+        self._unheard.append(message)
+        await self._reply(ctx)
+
+    @handler
+    async def on_messages(
+        self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
+    ) -> None:
+        self._unheard += as_messages(messages)
+        await self._reply(ctx)
+
+    @handler
+    async def on_responses(
+        self, responses: list[AgentExecutorResponse], ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
+    ) -> None:
+        """What a fan-in collects from agents that worked side by side."""
+        for response in responses:
+            self._unheard += [m for m in self._new_in(self._relevant(response)) if m not in self._unheard]
+        await self._reply(ctx)
+
+    @response_handler
+    async def on_approval(
+        self,
+        request: Content,
+        answer: Content | bool,
+        ctx: WorkflowContext[AgentExecutorResponse, AgentResponse],
+    ) -> None:
+        """A person decided about a tool call; once all of the turn's are decided, it goes on."""
+        if isinstance(answer, bool):
+            answer = request.to_function_approval_response(answer)
+        self._answers.append(answer)
+        pending = self._session.pending_approvals
+        if pending is None or len(self._answers) >= len(pending.undecided):
+            answers, self._answers = self._answers, []
+            await self._turn([Message("user", answers)], ctx)
+
+    # --- the turn ----------------------------------------------------------------------------------------------------
+
+    async def _reply(self, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]) -> None:
+        if self._session.pending_approvals is not None:
+            self._must_reply = True  # After the decision: a turn that waits for a person is not talked over.
+            return
+        heard, self._unheard = self._unheard, []
+        self._conversation += heard
+        await self._turn(heard, ctx)
+
+    async def _turn(
+        self, messages: Sequence[Message], ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
+    ) -> None:
+        response = await self._ask(list(messages), ctx)
+        if response.user_input_requests:
+            for request in response.user_input_requests:
+                await ctx.request_info(request, Content | bool)
+            return
+        self._conversation += response.messages
+        if ctx.is_streaming():
+            ctx.yield_shown(response)
+        else:
+            await ctx.yield_output(response)
+        if ctx.leads_somewhere:
+            await ctx.send_message(AgentExecutorResponse(self.id, response, tuple(self._conversation)))
+        if self._must_reply:
+            self._must_reply = False
+            await self._reply(ctx)
+
+    async def _ask(self, messages: list[Message], ctx: WorkflowContext[Any, Any]) -> AgentResponse:
+        if isinstance(self.agent, Agent):
+            kwargs = run_kwargs.get()
+            arguments: dict[str, Any] = {
+                "session": self._session,
+                "function_invocation_kwargs": kwargs.function_invocation,
+                "client_kwargs": kwargs.client,
+            }
+            return await self._run(self.agent, messages, ctx, arguments)
+        return await self._ask_foreign(messages, ctx)
+
+    async def _ask_foreign(self, messages: list[Message], ctx: WorkflowContext[Any, Any]) -> AgentResponse:
+        """An agent that knows nothing of journals: its whole turn is one call, recorded with the session it leaves."""
+        shown = False
+
+        async def turn(_: CallTicket) -> list[Any]:
+            nonlocal shown
+            shown = True
+            response = await self._run(self.agent, messages, ctx, {"session": self._session})
+            return [response, self._session]
+
+        request = {"messages": [wire(message) for message in messages]}
+        response, self._session = await durable_call(f"agent:{self.id}", turn, key="agent", request=request)
+        if not shown and ctx.is_streaming():
+            for message in response.messages:
+                ctx.announce("update", AgentResponseUpdate(message.contents, message.role, message.author_name))
+        return response  # type: ignore[no-any-return]
+
+    async def _run(
+        self, agent: SupportsAgentRun, messages: list[Message], ctx: WorkflowContext[Any, Any], arguments: dict[str, Any]
+    ) -> AgentResponse:
+        if not ctx.is_streaming():
+            response: AgentResponse = await agent.run(messages, **arguments)
+            return response
+        stream = agent.run(messages, stream=True, **arguments)
+        async for update in stream:
+            ctx.announce("update", update)
+        final: AgentResponse = await stream.get_final_response()
+        return final
+
+    # --- the conversation --------------------------------------------------------------------------------------------
+
+    def _relevant(self, response: AgentExecutorResponse) -> list[Message]:
+        if self._context_mode == "last_agent":
+            return list(response.agent_response.messages)
+        conversation = list(response.full_conversation or response.agent_response.messages)
+        if self._context_filter is not None:
+            return list(self._context_filter(conversation))
+        return [message for message in conversation if not _is_tool_noise(message)]
+
+    def _new_in(self, messages: Sequence[Message]) -> list[Message]:
+        """What this agent has neither heard nor said: conversations that come back round do not pile up."""
+        known = [*self._conversation, *self._unheard]
+        fresh: list[Message] = []
+        for message in messages:
+            if message in known:
+                known.remove(message)
+            else:
+                fresh.append(message)
+        return fresh
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        return {
+            "session": self._session,
+            "conversation": self._conversation,
+            "unheard": self._unheard,
+            "answers": self._answers,
+            "must_reply": self._must_reply,
+        }
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        self._session = state["session"]
+        self._conversation = list(state["conversation"])
+        self._unheard = list(state["unheard"])
+        self._answers = list(state["answers"])
+        self._must_reply = state["must_reply"]
+
+
+def _is_tool_noise(message: Message) -> bool:
+    """Calls and results are one agent's business; providers also refuse results whose calls they do not see."""
+    return message.role == "tool" or (
+        bool(message.contents) and all(c.type in ("function_call", "usage") for c in message.contents)
+    )

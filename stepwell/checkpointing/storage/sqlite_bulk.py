@@ -1,0 +1,108 @@
+"""Statements over many rows at once.
+
+Python's `sqlite3` gives up the interpreter lock for every statement, and while the event loop is busy it gets it back
+only after some milliseconds. So a group of a thousand writes is a handful of statements, not thousands.
+
+The number of rows is rounded up to a power of two and the rest filled with NULLs that the statement passes over: there
+are few different texts, and SQLite's prepared statements are found again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import chain
+
+_MOST_ROWS = 1024
+
+
+class Bulk:
+    """A statement with one `{rows}` in it, for rows of a fixed number of columns whose first is never NULL."""
+
+    def __init__(self, statement: str, *, columns: int) -> None:
+        self._statement = statement
+        self._columns = columns
+        self._texts: dict[tuple[int, bool], str] = {}
+
+    def run(self, connection: sqlite3.Connection, rows: Sequence[Sequence[object]]) -> int:
+        """How many rows it changed in all."""
+        if len(rows) <= _MOST_ROWS:
+            return self._run(connection, rows) if rows else 0
+        parts = (rows[start : start + _MOST_ROWS] for start in range(0, len(rows), _MOST_ROWS))
+        return sum(self._run(connection, part) for part in parts)
+
+    def _run(self, connection: sqlite3.Connection, rows: Sequence[Sequence[object]]) -> int:
+        count = len(rows)
+        if count == 1:
+            return connection.execute(self._text(1, padded=False), rows[0]).rowcount
+        size = 1 << (count - 1).bit_length()
+        values = list(chain.from_iterable(rows))
+        values.extend([None] * ((size - count) * self._columns))
+        return connection.execute(self._text(size, padded=size != count), values).rowcount
+
+    def _text(self, size: int, *, padded: bool) -> str:
+        text = self._texts.get((size, padded))
+        if text is None:
+            text = self._texts[size, padded] = self._statement.format(rows=self._rows(size, padded=padded))
+        return text
+
+    def _rows(self, size: int, *, padded: bool) -> str:
+        row = f"({', '.join('?' * self._columns)})"
+        values = f"VALUES {', '.join([row] * size)}"
+        return f"SELECT * FROM ({values}) WHERE column1 IS NOT NULL" if padded else values
+
+
+_FENCED = "runs.key = v.column1 AND runs.epoch = v.column2 AND runs.holder = v.column3"
+
+_SAVED = f"""state = v.column5, sequence = v.column6, supersteps = v.column7, usage = v.column8, updated_at = v.column9,
+    next_node = max(next_node, v.column10), stopped_by = NULL
+    FROM ({{rows}}) AS v WHERE {_FENCED} AND runs.sweeps = v.column4"""
+
+ADVANCE_RUNS = Bulk(f"UPDATE runs SET {_SAVED}", columns=10)
+"""key, epoch, holder, sweeps · state, sequence, supersteps, usage, updated_at, next node. Fewer changes: a fence failed."""
+
+FINISH_RUNS = Bulk(f"UPDATE runs SET holder = NULL, {_SAVED}", columns=10)
+"""The same, and the lease is given back."""
+
+RELEASE_RUNS = Bulk(
+    f"""UPDATE runs SET holder = NULL, state = coalesce(v.column4, state), stopped_by = coalesce(v.column5, stopped_by)
+        FROM ({{rows}}) AS v WHERE {_FENCED}""",
+    columns=5,
+)
+"""key, epoch, holder · state, stopped_by"""
+
+CREATE_RUNS = Bulk(
+    """INSERT INTO runs (run_id, workflow, origin, epoch, holder, state, updated_at, parent_checkpoint_id, parent_run_id)
+        {rows}""",
+    columns=9,
+)
+
+INSERT_CHECKPOINTS = Bulk(
+    "INSERT OR REPLACE INTO checkpoints (checkpoint_id, run_key, workflow, digest, header, refs, body) {rows}", columns=7
+)
+
+INSERT_NODES = Bulk("INSERT INTO nodes (id, digest, refs, body) {rows}", columns=4)
+
+PRUNE_CHECKPOINTS = Bulk(
+    """DELETE FROM checkpoints WHERE id IN (
+        SELECT c.id FROM ({rows}) AS v CROSS JOIN checkpoints AS c WHERE c.run_key = v.column1 AND c.id <= (
+            SELECT d.id FROM checkpoints AS d WHERE d.run_key = v.column1 ORDER BY d.id DESC LIMIT 1 OFFSET v.column2))""",
+    columns=2,
+)
+"""run key · how many of its newest stay"""
+
+FORGET_CALLS = Bulk("DELETE FROM calls WHERE run_key IN (SELECT column1 FROM ({rows}))", columns=1)
+
+RECORD_CALLS = Bulk(
+    f"""INSERT INTO calls (run_key, call_id, digest, body)
+        SELECT v.column1, v.column4, v.column5, v.column6 FROM ({{rows}}) AS v CROSS JOIN runs WHERE {_FENCED}
+        ON CONFLICT (run_key, call_id) DO UPDATE SET digest = excluded.digest, body = excluded.body""",
+    columns=6,
+)
+"""key, epoch, holder · call id, digest, body. Fewer changes: a fence failed."""
+
+INSERT_REQUESTS = Bulk(
+    """INSERT OR IGNORE INTO requests
+        (run_key, request_id, source, request_type, response_type, asked_at, deadline, shown) {rows}""",
+    columns=8,
+)
