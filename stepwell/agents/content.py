@@ -86,6 +86,9 @@ class ChatValue:
 
     __slots__ = ("__weakref__", "_key")
 
+    equality_is_exact: ClassVar[bool] = True
+    """Lets checkpoints compare long histories with `==`."""
+
     _key: str
 
     def to_dict(self) -> dict[str, Any]:

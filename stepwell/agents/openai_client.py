@@ -90,6 +90,7 @@ class OpenAIChatClient:
         self._key = self._find_key(api_key)
         self._lacks: set[Feature] = {"max_completion_tokens"} if self.base_url else set()
         self._users = 0
+        self._is_open = False
 
     def _find_key(self, api_key: str | SecretStr | None) -> SecretStr:
         if self._given is not None:
@@ -179,8 +180,12 @@ class OpenAIChatClient:
         try:
             data = json.loads(body)
         except ValueError:
+            data = None
+        if (
+            data is None
+        ):  # raised out here, so that the parser's error (which holds the whole body) is not dragged along
             start = " ".join(body[:200].decode("utf-8", "replace").split())
-            raise MalformedReply(self.model, f"the reply is not JSON, it begins with {start[:80]!r}") from None
+            raise MalformedReply(self.model, f"the reply is no JSON, it begins with {start[:80]!r}")
         return read_completion(data, model=self.model)
 
     # --- trying again -------------------------------------------------------------------------------------------------
@@ -254,6 +259,7 @@ class OpenAIChatClient:
 
     def _typed(self, error: Exception) -> Exception:
         """The error in our words. The SDK's own is not chained to it: it holds the request, and that holds the key."""
+        from httpx2 import HTTPError, TimeoutException
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
         match error:
@@ -261,13 +267,13 @@ class OpenAIChatClient:
                 error.detail = self._redacted(error.detail)
                 error.args = (error.model or self.model, error.detail, *error.args[2:])
                 return error
-            case TimeoutError() | APITimeoutError():
+            case TimeoutError() | APITimeoutError() | TimeoutException():
                 return ModelTimeout(self.model, f"nothing came for {self.timeout:g} s")
             case APIStatusError():
                 return self._refusal(error).error()
-            case APIConnectionError():
-                cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
-                return ModelUnreachable(self.model, self._redacted(f"{error.message}{cause}"))
+            case APIConnectionError() | HTTPError():
+                cause = error.__cause__ if isinstance(error, APIConnectionError) and error.__cause__ else error
+                return ModelUnreachable(self.model, self._redacted(f"{type(cause).__name__}: {cause}"))
             case APIError():
                 said = self._redacted(error.message)
                 return streamed_refusal(self.model, said, code=error.code, kind=error.type).error()
@@ -303,6 +309,7 @@ class OpenAIChatClient:
             else:
                 slots = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency else nullcontext()
                 self._connections[loop] = _Connection(sdk, slots, ours=self._given is None)
+                self._is_open = self._given is None
         return self._connections[loop]
 
     def _connect(self) -> AsyncOpenAI:
@@ -323,6 +330,7 @@ class OpenAIChatClient:
     async def aclose(self) -> None:
         """Close the connections that this client opened, on whatever loop."""
         here = asyncio.get_running_loop()
+        self._is_open = False
         while self._connections:
             loop, connection = self._connections.popitem()
             if not connection.ours:
@@ -344,7 +352,8 @@ class OpenAIChatClient:
             await self.aclose()
 
     def __del__(self) -> None:
-        if any(connection.ours for connection in getattr(self, "_connections", {}).values()):
+        # Not by looking into `_connections`: the garbage collector may have cleared its weak references already.
+        if getattr(self, "_is_open", False):
             warnings.warn(f"{self!r} was dropped open; use `async with` or aclose()", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:

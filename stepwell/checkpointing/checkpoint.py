@@ -6,7 +6,6 @@ when it is first looked at, so a list of checkpoints or a kept event holds no st
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +99,8 @@ register_type(
     name="stepwell:RecordedOutput",
     encode=lambda o: [o.executor_id, o.kind, o.event_id, o.iteration, o.turn, o.data],
     decode=lambda v: RecordedOutput(v[0], v[1], v[5], v[2], v[3], v[4]),
-    immutable=False,
+    # Its data is a copy that was recorded when it was yielded; whatever a reader does to it later is not the record.
+    immutable=True,
 )
 
 
@@ -124,7 +124,12 @@ class CheckpointContent:
         )
 
     def fields(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            "messages": self.messages,
+            "state": self.state,
+            "pending_request_info_events": self.pending_request_info_events,
+            "outputs": self.outputs,
+        }
 
 
 def _now() -> str:

@@ -44,7 +44,9 @@ from stepwell.errors import (
 
 logger = logging.getLogger(__name__)
 
-MAX_DEPTH = 200
+MAX_DEPTH = 64
+"""Well below what Python's recursion limit allows, so that what was saved here can be loaded from a deeper stack."""
+
 MAX_TEXT = 256 * 1024 * 1024
 TAG = "$"
 
@@ -324,14 +326,15 @@ _BUILTIN_ENCODERS: dict[type, Callable[[TreeEncoder, Any], Any]] = {
 _PATHS: dict[str | None, type[PurePath]] = {None: Path, "posix": PurePosixPath, "windows": PureWindowsPath}
 
 
-def locate(encoder: TreeEncoder, value: Any, path: str) -> CodecError:
-    """Find the innermost value that refuses, and say where it sits."""
-    for child_path, child in _children(encoder, value, path):
+def locate(encoder: TreeEncoder, value: Any, path: str, *, levels: int = MAX_DEPTH) -> CodecError:
+    """Find the innermost value that refuses, and say where it sits. A value that contains itself has no innermost."""
+    for child_path, child in _children(encoder, value, path) if levels else ():
         encoder.depth = 0
         try:
             encoder.encode(child)
-        except _Refused:
-            return locate(encoder, child, child_path)
+        except _Refused as refused:
+            too_deep = isinstance(refused.error(path), LimitExceeded)
+            return locate(encoder, child, child_path, levels=min(levels - 1, 4) if too_deep else levels - 1)
         except RecursionError:
             return LimitExceeded("depth", MAX_DEPTH, child_path)
     encoder.depth = 0

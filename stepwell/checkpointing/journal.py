@@ -409,4 +409,4 @@ def add_usage(total: Usage, more: Iterable[Usage]) -> dict[str, dict[str, float]
 
 
 def usage_text(usage: Usage) -> str:
-    return json.dumps(usage, separators=(",", ":"))
+    return json.dumps(usage, separators=(",", ":")) if usage else "{}"

@@ -49,6 +49,11 @@ REMEMBERED_IMAGE = 16 * 1024
 
 DIGEST_SIZE = 16
 
+_TINY = frozenset({str, int, type(None)})
+_STR_ONLY = frozenset({str})
+_LARGE = 1 << 62
+_WITH_IMAGE = frozenset({type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset})
+
 Levels: TypeAlias = "list[list[int]]"
 """Node ids of blocks, of blocks of blocks, and so on."""
 
@@ -88,6 +93,7 @@ def digest_of(text: str, children: Iterable[bytes]) -> bytes:
 class _Prefix:
     """A list of immutable items as it was last encoded: whole blocks are nodes, the tail is not yet."""
 
+    equality_is_exact: bool = False
     items: list[Any] = field(default_factory=list)
     levels: Levels = field(default_factory=list)
 
@@ -96,8 +102,14 @@ class _Prefix:
         return len(self.items) - len(self.items) % BLOCK
 
     def matches(self, items: Sequence[Any]) -> bool:
+        known = len(self.items)
+        if len(items) < known or items[known - 1] is not self.items[-1]:
+            return False
+        if self.equality_is_exact:
+            # Compares by identity first, in C, which is ten times faster than asking for each pair.
+            return list(items[:known]) == self.items
         # Not `==`: types that call different values equal are common, 1 and True the least of them.
-        return len(items) >= len(self.items) and all(map(is_, items, self.items))
+        return all(map(is_, items, self.items))
 
 
 class ValueMemory:
@@ -144,7 +156,7 @@ class ValueMemory:
 
 
 class ValueEncoder(TreeEncoder):
-    """Encodes one checkpoint's content, adding the nodes that the run has not stored yet to `new_nodes`."""
+    """Encodes a run's checkpoints, one after the other; `new_nodes` are those the run has not stored yet."""
 
     def __init__(self, registry: TypeRegistry, memory: ValueMemory) -> None:
         super().__init__(registry)
@@ -152,6 +164,7 @@ class ValueEncoder(TreeEncoder):
         self.new_nodes: list[Node] = []
         self._refs: dict[int, int] = {}
         self._buffers = 0
+        self._inside_record = 0
         self._by_type[str] = self._text
         self._by_type[tuple] = self._tuple
         for cls in (bytes, bytearray):
@@ -159,6 +172,7 @@ class ValueEncoder(TreeEncoder):
 
     def root(self, content: Mapping[str, Any], path: str) -> tuple[str, tuple[int, ...]]:
         """Encode `content` into a text and its references; the error for a value that refuses says where it sits."""
+        self.new_nodes, self._refs, self.depth, self._inside_record = [], {}, 0, 0
         try:
             text = checked_size(dump_tree({key: self.encode(value) for key, value in content.items()}), path)
         except (_Refused, RecursionError):
@@ -176,13 +190,18 @@ class ValueEncoder(TreeEncoder):
         return self._immutable(value, lambda: TreeEncoder.record(self, entry, value))
 
     def _text(self, value: str) -> Any:
-        return value if len(value) < LONG_TEXT else self._immutable(value, lambda: value)
+        return value if len(value) < LONG_TEXT or self._inside_record else self._immutable(value, lambda: value)
 
     def _immutable(self, value: Any, encode: Callable[[], Any]) -> Any:
         known = self.memory.by_identity.get(id(value))
         if known is not None:
             return {TAG: self._refer(known[1])}
-        text, refs, tree = self._framed(encode)
+        # What is stored once anyway need not be cut up; only immutable records inside it are shared.
+        self._inside_record += 1
+        try:
+            text, refs, tree = self._framed(encode)
+        finally:
+            self._inside_record -= 1
         if not refs and len(text) < 96:
             return tree
         node_id = self._store(text, refs)
@@ -199,7 +218,13 @@ class ValueEncoder(TreeEncoder):
     def list(self, value: Any) -> Any:
         if len(value) > BLOCK:
             return self._nested(self._long_list, value)
-        return self._short(value, lambda items: self._nested(self._items, items))
+        kinds = set(map(type, value))
+        if _TINY.issuperset(kinds) and _is_small(value):
+            return list(value)
+        return self._short(value, kinds, self._nested_items)
+
+    def _nested_items(self, value: Any) -> Any:
+        return self._nested(self._items, value)
 
     def _tuple(self, value: Any) -> Any:
         return {TAG: "tuple", "v": self.list(value)}
@@ -207,10 +232,15 @@ class ValueEncoder(TreeEncoder):
     def dict(self, value: Any) -> Any:
         if len(value) > 2 * BLOCK:
             return self._nested(self._long_dict, value)
-        return self._short(value, super().dict)
+        kinds = set(map(type, value.values()))
+        if _TINY.issuperset(kinds) and _STR_ONLY.issuperset(map(type, value)) and TAG not in value:
+            if _is_small(value.values()):
+                return dict(value)
+        return self._short(value, kinds, super().dict)
 
-    def _short(self, value: Any, encode: Callable[[Any], Any]) -> Any:
-        image = _image(value)
+    def _short(self, value: Any, kinds: set[type], encode: Callable[[Any], Any]) -> Any:
+        # Records have no image; looking at the types first spares the attempt.
+        image = None if self._inside_record or not _WITH_IMAGE.issuperset(kinds) else _image(value)
         if image is None or not APART <= len(image) <= REMEMBERED_IMAGE:
             return encode(value)
         return {TAG: self._refer(self._imaged(image, value, encode))}
@@ -239,6 +269,7 @@ class ValueEncoder(TreeEncoder):
         added = value[len(prefix.items) :]
         if added and not self._trusted(added):
             return None
+        prefix.equality_is_exact &= all(map(_equality_is_exact, set(map(type, added))))
         done = prefix.blocked
         prefix.items.extend(added)
         while prefix.blocked > done:
@@ -248,13 +279,13 @@ class ValueEncoder(TreeEncoder):
 
     def _known_prefix(self, value: Any) -> _Prefix | None:
         candidates = self.memory.prefixes.get(id(value[0]), ())
-        matching = [prefix for prefix in candidates if prefix.matches(value)]
-        return max(matching, key=lambda prefix: len(prefix.items), default=None)
+        longest_first = sorted(candidates, key=lambda prefix: len(prefix.items), reverse=True)
+        return next((prefix for prefix in longest_first if prefix.matches(value)), None)
 
     def _new_prefix(self, value: Any) -> _Prefix | None:
         if not self._trusted(value):
             return None
-        prefix = _Prefix()
+        prefix = _Prefix(equality_is_exact=all(map(_equality_is_exact, set(map(type, value)))))
         known = self.memory.prefixes.setdefault(id(value[0]), [])
         known.append(prefix)
         del known[:-4]
@@ -328,6 +359,16 @@ class ValueEncoder(TreeEncoder):
             self.memory.add(node_id, digest)
             self.new_nodes.append(Node(node_id, text, refs, digest))
         return node_id
+
+
+def _is_small(items: Iterable[Any]) -> bool:
+    """Are these all short enough to stand in the root as they are?"""
+    return all(-_LARGE < item < _LARGE if type(item) is int else item is None or len(item) < 64 for item in items)
+
+
+def _equality_is_exact(cls: type) -> bool:
+    """Does the type promise that equal instances are the same in every detail, types included?"""
+    return getattr(cls, "equality_is_exact", False) is True
 
 
 def _image(value: Any) -> bytes | None:

@@ -7,8 +7,8 @@ A storage of your own with the six public methods:
         def storage(self):
             return MyStorage()
 
-A storage with journal and fence inherits `RunStorageContract` as well. If it outlives its instance, its `reopen` fixture
-closes the storage it is given and opens the same store again; every promise is then checked across that gap.
+A storage with journal and fence inherits `RunStorageContract` as well. If it outlives its instance, its `reopen`
+fixture closes the storage it is given and opens the same store again; every promise is then checked across that gap.
 
 The tests are plain async methods: run them with `asyncio_mode = "auto"` of pytest-asyncio, or mark your class.
 """
@@ -19,8 +19,8 @@ import asyncio
 import os
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePosixPath
@@ -134,31 +134,40 @@ VALUES: dict[str, Any] = {
 def checkpoint(
     number: int = 1, *, workflow: str = WORKFLOW, run: str | None = "run-1", **more: Any
 ) -> WorkflowCheckpoint:
-    fields: dict[str, Any] = {
+    header: dict[str, Any] = {
         "checkpoint_id": f"c{number}",
         "run_id": run,
         "sequence": number,
         "iteration_count": number,
         "state": {"number": number},
     }
-    return WorkflowCheckpoint(workflow, "graph", **(fields | more))
+    return WorkflowCheckpoint(workflow, "graph", **(header | more))
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal in value and in type, all the way down."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Mapping):
-        return list(map(_typed, one)) == list(map(_typed, other)) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple | deque):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, Parcel):
-        return same(vars(one), vars(other))
-    return bool(one == other)
-
-
-def _typed(key: Any) -> tuple[type, Any]:
-    return type(key), key
+def exact(value: Any) -> Any:
+    """The value with its type, all the way down: equal only for values that nothing can tell apart."""
+    match value:
+        case Mapping():
+            parts: Any = [(exact(key), exact(item)) for key, item in value.items()]
+        case list() | tuple() | deque():
+            parts = [exact(item) for item in value]
+        case set() | frozenset():
+            parts = sorted(repr(exact(item)) for item in value)
+        case datetime() | time():
+            parts = (value.isoformat(), getattr(value.tzinfo, "key", None), value.fold)
+        case Enum():
+            parts = (value.name, value.value)
+        case _ if is_dataclass(value):
+            unset = [field.name for field in fields(value) if not hasattr(value, field.name)]
+            named = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in unset}
+            parts = (exact(named | getattr(value, "__dict__", {})), unset)
+        case _ if hasattr(value, "__pydantic_fields_set__"):
+            hidden = (value.__pydantic_extra__, value.__pydantic_private__)
+            parts = (exact(vars(value)), sorted(value.__pydantic_fields_set__), exact(hidden))
+        case _:
+            parts = repr(value)
+    options = getattr(value, "maxlen", None), getattr(value, "default_factory", None)
+    return f"{type(value).__module__}.{type(value).__qualname__}", options, parts
 
 
 # --- the six methods --------------------------------------------------------------------------------------------------
@@ -186,7 +195,7 @@ class CheckpointStorageContract:
     @pytest.mark.parametrize("name", VALUES)
     async def test_values_keep_their_types(self, storage: CheckpointStorage, name: str) -> None:
         await storage.save(checkpoint(state={"value": VALUES[name]}))
-        assert same((await storage.load("c1")).state["value"], VALUES[name])
+        assert exact((await storage.load("c1")).state["value"]) == exact(VALUES[name])
 
     async def test_pending_requests_survive(self, storage: CheckpointStorage) -> None:
         asked = PendingRequest("r1", "desk", Label("ok?"), "Label", "bool", "2026-01-01T00:00:00+00:00")
@@ -216,10 +225,10 @@ class CheckpointStorageContract:
     # isolation
 
     async def test_changing_what_was_handed_in_changes_nothing_stored(self, storage: CheckpointStorage) -> None:
-        state = {"list": [1], "nested": {"deep": [1]}}
+        state: dict[str, Any] = {"list": [1], "nested": {"deep": [1]}}
         await storage.save(checkpoint(state=state))
-        state["list"].append(2)  # type: ignore[attr-defined]
-        state["nested"]["deep"].append(2)  # type: ignore[call-overload]
+        state["list"].append(2)
+        state["nested"]["deep"].append(2)
         assert (await storage.load("c1")).state == {"list": [1], "nested": {"deep": [1]}}
 
     async def test_changing_what_was_handed_out_changes_nothing_stored(self, storage: CheckpointStorage) -> None:
@@ -244,7 +253,7 @@ class CheckpointStorageContract:
         await storage.save(checkpoint(1, state={"value": VALUES["record"]}))
         latest = await storage.get_latest(run_id="run-1")
         assert latest is not None
-        assert same(latest.state["value"], VALUES["record"])
+        assert exact(latest.state["value"]) == exact(VALUES["record"])
 
     async def test_an_empty_storage_has_no_latest(self, storage: CheckpointStorage) -> None:
         assert await storage.get_latest() is None
@@ -395,11 +404,22 @@ async def opened(storage: RunStorage, run_id: str = "run-1", **more: Any) -> Run
 
 
 async def finished_run(storage: RunStorage, run_id: str, **more: Any) -> None:
-    await (await opened(storage, run_id)).save(draft(1, **({"final": True, "run_state": "IDLE"} | more)))
+    usual: dict[str, Any] = {"final": True, "run_state": "IDLE"}
+    await (await opened(storage, run_id)).save(draft(1, **(usual | more)))
+
+
+async def branched(storage: RunStorage) -> tuple[WorkflowCheckpoint, WorkflowCheckpoint]:
+    """A run named `trunk` and one named `branch` that left it, both with a history of 40 entries."""
+    history = [Label(f"{n} " + "x" * 200) for n in range(40)]
+    log = await opened(storage, "trunk")
+    trunk = await log.save(draft(1, state={"history": history}, final=True))
+    log = await opened(storage, "branch", branch_of=BranchPoint(trunk.checkpoint_id, "trunk"))
+    parent = await log.load(trunk.checkpoint_id, known_types)
+    return trunk, await log.save(draft(1, state=parent.state, final=True))
 
 
 class RunStorageContract:
-    """What every storage with journal and fence promises. Supply `storage`, and `reopen` if it outlives its instance."""
+    """What a storage with journal and fence promises. Supply `storage`, and `reopen` if it outlives its instance."""
 
     @pytest.fixture
     def reopen(self) -> Reopen:
@@ -464,7 +484,7 @@ class RunStorageContract:
         log = await opened(await reopen(storage))
         latest = await log.latest(known_types)
         assert latest is not None
-        assert same(latest.state["value"], VALUES[name])
+        assert exact(latest.state["value"]) == exact(VALUES[name])
         await log.release()
 
     async def test_a_growing_history_comes_back_whole_from_every_checkpoint(
@@ -528,14 +548,14 @@ class RunStorageContract:
         await former.save(draft(0))
         await former.release()
         holder = await opened(storage)
-        attempt = {
+        attempts: dict[str, Callable[[], Awaitable[object]]] = {
             "checkpoint": lambda: former.save(draft(1)),
             "call": lambda: former.record_call(call("late"), supersedes=()),
             "drop": lambda: former.drop_calls(["x"]),
-        }[write]
+        }
 
         with pytest.raises(RunTakenOver) as caught:
-            await attempt()
+            await attempts[write]()
 
         assert caught.value.run_id == "run-1"
         assert len(await storage.list_checkpoint_ids(run_id="run-1")) == 1
@@ -857,14 +877,14 @@ class RunStorageContract:
     # branches
 
     async def test_a_branch_remembers_where_it_left(self, storage: RunStorage, reopen: Reopen) -> None:
-        trunk, branch = await self._branched(storage)
+        trunk, branch = await branched(storage)
         storage = await reopen(storage)
         [run] = [run for run in await storage.list_runs() if run.run_id == "branch"]
         assert (run.parent_run_id, run.parent_checkpoint_id) == ("trunk", trunk.checkpoint_id)
         assert branch.previous_checkpoint_id == trunk.checkpoint_id
 
     async def test_a_branch_outlives_the_run_it_left(self, storage: RunStorage, reopen: Reopen) -> None:
-        _, branch = await self._branched(storage)
+        _, branch = await branched(storage)
         await finished_run(storage, "bystander", state={"text": "z" * 10_000})
 
         await storage.delete_run("trunk")
@@ -880,18 +900,9 @@ class RunStorageContract:
         await log.save(draft(9, state={"more": 1}, final=True))
 
     async def test_a_run_outlives_its_branches(self, storage: RunStorage) -> None:
-        trunk, _ = await self._branched(storage)
+        trunk, _ = await branched(storage)
         await storage.delete_run("branch")
         assert len((await storage.load(trunk.checkpoint_id)).state["history"]) == 40
-
-    async def _branched(self, storage: RunStorage) -> tuple[WorkflowCheckpoint, WorkflowCheckpoint]:
-        history = [Label(f"{n} " + "x" * 200) for n in range(40)]
-        log = await opened(storage, "trunk")
-        trunk = await log.save(draft(1, state={"history": history}, final=True))
-        point = BranchPoint(trunk.checkpoint_id, "trunk")
-        log = await opened(storage, "branch", branch_of=point)
-        parent = await log.load(trunk.checkpoint_id, known_types)
-        return trunk, await log.save(draft(1, state=parent.state, final=True))
 
     # deleting under a runner's feet
 

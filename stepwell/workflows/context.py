@@ -169,7 +169,7 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
             PendingRequest(
                 request_id=request_id or derived_id("req", self.run_id, self._scope, str(ordinal)),
                 source_executor_id=self.executor_id,
-                data=request_data,
+                data=isolated(request_data),
                 request_type=type_name(type(request_data)),
                 response_type=type_name(response_type),
                 asked_at=now.isoformat(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ from stepwell.workflows.edges import EdgeGroup, FanIn
 from stepwell.workflows.executor import Executor, FunctionExecutor
 
 OutputKind = Literal["output", "intermediate"]
+
+_EDGE = re.compile(r"(.*) -[a-z_]+-> (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ class GraphShape:
             for verb, names in (("removed", set(before) - set(after)), ("added", set(after) - set(before)))
             for name in sorted(names)
         )
+
+    def targets_of(self, source: str) -> list[str]:
+        """The executors that an edge led to from `source`."""
+        found = (_EDGE.fullmatch(edge) for edge in self.edges)
+        names = {name for edge in found if edge and source in edge[1].split("+") for name in edge[2].split("+")}
+        return sorted(names.intersection(self.executors))
 
 
 register_type(GraphShape, name="stepwell:GraphShape", immutable=True)

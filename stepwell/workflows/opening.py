@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from stepwell.checkpointing.checkpoint import GRAPH_SHAPE, PendingRequest, WorkflowCheckpoint, WorkflowMessage, new_id
+from stepwell.checkpointing.checkpoint import (
+    GRAPH_SHAPE,
+    RESERVED_STATE_KEYS,
+    PendingRequest,
+    WorkflowCheckpoint,
+    WorkflowMessage,
+    checked_id,
+    new_id,
+)
 from stepwell.checkpointing.codec import Codec
 from stepwell.checkpointing.journal import CallInDoubt, CallRecord, OnDivergence, request_digest
 from stepwell.checkpointing.storage.protocol import BranchPoint, Decision, RunLog, RunStorage
@@ -22,6 +30,7 @@ from stepwell.errors import (
     RunUnfinished,
     UnknownRequest,
     UnknownRun,
+    listed,
 )
 from stepwell.workflows.answers import checked_answer
 from stepwell.workflows.context import derived_id
@@ -62,6 +71,8 @@ class RunRequest:
 
     def check(self) -> None:
         """Refuse what contradicts itself."""
+        if self.run_id is not None:
+            checked_id("run_id", self.run_id)
         if self.has_message and self.checkpoint_id is not None:
             raise InvalidRunArguments("message and checkpoint_id exclude each other: resume first, then send a message")
         if self.has_message and self.responses:
@@ -76,6 +87,8 @@ class RunRequest:
             raise InvalidRunArguments(f"max_iterations must be at least 1, not {self.max_iterations}")
         if self.on_divergence not in ("error", "recall"):
             raise InvalidRunArguments(f'on_divergence must be "error" or "recall", not {self.on_divergence!r}')
+        if reserved := RESERVED_STATE_KEYS.intersection(self.state_edits):
+            raise InvalidRunArguments(f"state= can't change {listed(sorted(reserved))}; it changes shared state only")
         if not (self.has_message or self.run_id or self.responses or self.checkpoint_id):
             raise InvalidRunArguments(
                 "a message is needed to start a run (None counts, if passed explicitly); "
@@ -332,16 +345,17 @@ class Opener:
     def _check_graph(self, checkpoint: WorkflowCheckpoint, state: RunState) -> tuple[str, ...]:
         if checkpoint.graph_signature_hash == self.graph.signature:
             return ()
-        missing = tuple(_missing(state, self.graph))
-        before = checkpoint.state.get(GRAPH_SHAPE)
-        differences = before.differences(self.graph.shape) if isinstance(before, GraphShape) else ()
+        stored = checkpoint.state.get(GRAPH_SHAPE)
+        before = stored if isinstance(stored, GraphShape) else self.graph.shape
+        missing = tuple(_missing(state, self.graph, before))
+        differences = before.differences(self.graph.shape)
         if missing or self.request.strict_graph:
             raise GraphChanged(checkpoint.checkpoint_id, missing or differences or ("the start executor differs",))
         what = "; ".join(differences) or "the start executor differs"
         return (f"the graph has changed since checkpoint {checkpoint.checkpoint_id!r} was written: {what}",)
 
 
-def _missing(state: RunState, graph: Graph) -> list[str]:
+def _missing(state: RunState, graph: Graph, before: GraphShape) -> list[str]:
     """What the checkpoint needs and the graph lacks."""
     needs: list[tuple[str, str]] = [(name, "its state is kept") for name, kept in state.executor_states.items() if kept]
     for message in state.inbox:
@@ -350,10 +364,17 @@ def _missing(state: RunState, graph: Graph) -> list[str]:
             needs.append((message.target_id, f"a {kind} is queued for it"))
         elif message.source_id not in (INPUT, RESPONSES):
             needs.append((message.source_id, f"a {kind} it sent is queued"))
+            needs.extend((name, f"a {kind} is queued for it") for name in before.targets_of(message.source_id))
     needs.extend((request.source_executor_id, "a request of it is pending") for request in state.pending.values())
-    return [
+    gone = [
         f"executor {name!r} is gone and {why}" for name, why in needs if name not in graph.slots and name != JOURNAL
     ]
+    gone.extend(
+        f"the fan-in {name} is gone and has collected messages"
+        for name, by_source in state.collected.items()
+        if by_source and name not in graph.fan_ins
+    )
+    return gone
 
 
 def _calls_of_superstep(calls: Sequence[CallRecord], number: int) -> tuple[CallRecord, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -57,6 +58,9 @@ class Runner:
     max_iterations: int | None = None
     _planned: Plan | Exception | None = field(default=None, init=False)
     _status: WorkflowRunState | None = field(default=None, init=False)
+    _reached: int = field(default=0, init=False)
+    """The latest superstep; tells one turn's `started` and `status` from another's."""
+    _repeats: Counter[tuple[str, str | None, int | None]] = field(default_factory=Counter, init=False)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +87,7 @@ class Runner:
         return state
 
     async def _superstep(self, state: RunState) -> RunState:
-        number = state.iteration + 1
+        self._reached = number = state.iteration + 1
         self._tell("superstep_started", number)
         self._tell_status(state)
         todo = await self._plan(state)
@@ -165,7 +169,12 @@ class Runner:
             leads_somewhere=name in self.graph.leaving,
             live=self._live(name, number),
         )
-        effects = [await self._deliver(executor, scene, delivery, index) for index, delivery in enumerate(deliveries)]
+        effects: list[Effects] = []
+        for index, delivery in enumerate(deliveries):
+            effects.append(await self._deliver(executor, scene, delivery, index))
+            if effects[-1].state:
+                # One executor's messages are handled one after the other, so it sees what it wrote itself.
+                scene = replace(scene, shared={**scene.shared, **effects[-1].state})
         kept = await executor.on_checkpoint_save() if self.log is not None and executor.keeps_state else None
         return Outcome(name, effects, kept)
 
@@ -294,7 +303,7 @@ class Runner:
         self.emit(
             WorkflowEvent(
                 output.kind,
-                output.data,
+                isolated(output.data),
                 executor_id=output.executor_id,
                 iteration=output.iteration,
                 run_id=self.run_id,
@@ -307,7 +316,7 @@ class Runner:
         self.emit(
             WorkflowEvent(
                 "request_info",
-                request.data,
+                isolated(request.data),
                 executor_id=request.source_executor_id,
                 iteration=number,
                 run_id=self.run_id,
@@ -319,13 +328,19 @@ class Runner:
             )
         )
 
+    def begin(self, state: RunState) -> None:
+        self._reached = state.iteration
+        self.emit(WorkflowEvent("started", run_id=self.run_id, event_id=f"{self.run_id}:{self._reached}:started"))
+
     def warn(self, text: str, number: int | None = None) -> None:
         logger.warning("run %s: %s", self.run_id, text)
-        self._tell("warning", number, text)
+        ordinal = self._ordinal("warning", None, number)
+        self.emit(WorkflowEvent("warning", text, iteration=number, run_id=self.run_id, ordinal=ordinal))
 
     def tell_state(self, state: WorkflowRunState, details: Any = None) -> None:
         self._status = state
-        self.emit(WorkflowEvent("status", state=state, run_id=self.run_id, details=details))
+        event_id = f"{self.run_id}:{self._reached}:status:{state.value}"
+        self.emit(WorkflowEvent("status", state=state, run_id=self.run_id, details=details, event_id=event_id))
 
     def _tell_status(self, state: RunState) -> None:
         now = WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS if state.pending else WorkflowRunState.IN_PROGRESS
@@ -363,6 +378,7 @@ class Runner:
                     executor_id=name,
                     iteration=number,
                     run_id=self.run_id,
+                    ordinal=self._ordinal(kind, name, number),
                     details=details,
                     provisional=provisional,
                 )
@@ -374,7 +390,13 @@ class Runner:
         event.run_id = self.run_id
         event.iteration = number
         event.executor_id = event.executor_id or name
+        event.ordinal = self._ordinal(event.type, event.executor_id, number)
         self.emit(event)
+
+    def _ordinal(self, kind: str, name: str | None, number: int | None) -> int:
+        """Which one of its kind in this superstep, so that no two events have one id and a replay gives the same."""
+        self._repeats[kind, name, number] += 1
+        return self._repeats[kind, name, number] - 1
 
 
 def is_blocked(state: RunState) -> bool:

@@ -99,9 +99,10 @@ class RunSession:
         if run_id is not None:
             await self._take_place(self.storage.identity, run_id)
         await self._take_executors()
+        executors = self._fresh_executors()  # A factory that fails must not do so with the run's lease in hand.
         opening = await opener.open(self.storage, run_id, branch)
         self._register(self.storage.identity, opening.run_id)
-        return opening, self._fresh_executors()
+        return opening, executors
 
     async def _open_in_memory(self, opener: Opener) -> tuple[Opening, Mapping[str, Executor]]:
         if self.request.checkpoint_id is not None:
@@ -241,7 +242,7 @@ class RunSession:
 
     async def _begin(self, runner: Runner, opening: Opening) -> RunState:
         """Everything between opening and the first superstep."""
-        runner.emit(WorkflowEvent("started", run_id=opening.run_id))
+        runner.begin(opening.state)
         runner.tell_state(WorkflowRunState.STARTED)
         for warning in opening.warnings:
             runner.warn(warning)
@@ -255,7 +256,7 @@ class RunSession:
         elif opening.newly_doubted:
             saved = await runner.save(state, asked=opening.newly_doubted, keep_calls=True)
             runner.tell_checkpoint(saved, state.iteration)
-        if opening.action in ("report", "continue"):
+        if opening.action != "enter":
             self._tell_again(runner, opening)
         elif opening.is_new and opening.action == "enter":
             for request in state.pending.values():

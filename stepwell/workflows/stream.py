@@ -19,6 +19,7 @@ class Channel:
         self._arrived: asyncio.Future[None] | None = None
         self._wanted: asyncio.Future[None] | None = None
         self._closed = False
+        self._abandoned = False
 
     @property
     def is_waited_on(self) -> bool:
@@ -34,9 +35,16 @@ class Channel:
         _wake(self._arrived)
         _wake(self._wanted)
 
+    def abandon(self) -> None:
+        """Nobody takes events any more: a run whose handlers swallowed their cancellation stops at the next demand."""
+        self._abandoned = True
+        _wake(self._wanted)
+
     async def demand(self) -> None:
         """Return when the consumer has taken all events and asks for the next."""
         while not self.is_waited_on and not self._closed:
+            if self._abandoned:
+                raise asyncio.CancelledError
             self._wanted = asyncio.get_running_loop().create_future()
             try:
                 await self._wanted
@@ -105,6 +113,7 @@ class StreamedRun:
         self.is_leaving = True
         if task is None or task.done():
             return
+        self.channel.abandon()
         task.cancel()
         while not task.done():
             await asyncio.wait([task])

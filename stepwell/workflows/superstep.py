@@ -22,6 +22,7 @@ from stepwell.checkpointing.checkpoint import (
     WorkflowMessage,
 )
 from stepwell.checkpointing.journal import Usage
+from stepwell.errors import DuplicateRequest
 from stepwell.workflows.context import Effects
 from stepwell.workflows.edges import EdgeGroup, FanIn
 from stepwell.workflows.graph import Graph
@@ -101,17 +102,27 @@ def plan(state: RunState, routes: Sequence[Sequence[Route]], graph: Graph) -> Pl
     collected = {name: dict(by_source) for name, by_source in state.collected.items()}
     warnings: list[str] = []
     for message, selected in zip(state.inbox, routes, strict=True):
-        if message.source_id in (INPUT, RESPONSES):
-            direct = Delivery(message.data, (message.source_id,))
-            deliveries.setdefault(message.target_id or graph.start, []).append(direct)
-            continue
-        problem = _deliver(message, selected, graph, deliveries, collected)
-        if problem is not None:
-            warnings.append(problem)
+        if message.source_id == INPUT:
+            _hand_over(message, graph, deliveries)
+        elif message.source_id != RESPONSES:
+            problem = _deliver(message, selected, graph, deliveries, collected)
+            if problem is not None:
+                warnings.append(problem)
     _release_fan_ins(graph, collected, deliveries, warnings)
+    # Last, because an answer may arrive for a superstep that was cut off: what was to be delivered in it keeps its
+    # place, and with it its calls in the journal.
+    for message in state.inbox:
+        if message.source_id == RESPONSES:
+            _hand_over(message, graph, deliveries)
     if len(deliveries) > 1:
         deliveries = {name: deliveries[name] for name in sorted(deliveries, key=graph.order.__getitem__)}
     return Plan(deliveries, collected, tuple(warnings))
+
+
+def _hand_over(message: WorkflowMessage, graph: Graph, deliveries: dict[str, list[Delivery]]) -> None:
+    """What comes from outside takes no edge."""
+    direct = Delivery(message.data, (message.source_id,))
+    deliveries.setdefault(message.target_id or graph.start, []).append(direct)
 
 
 def _deliver(
@@ -149,7 +160,7 @@ def _why_unreached(
             f"{name!r} accepts {', '.join(type_names(graph.slots[name].prototype.input_types))}" for name in refused
         )
         return f"{what}, which no handler takes: {takers}; add a @handler for it"
-    if message.target_id is not None:
+    if message.target_id is not None and not any(message.target_id in group.targets for group, _ in selected):
         return (
             f"{what} to {message.target_id!r}, but no edge leads from {message.source_id!r} there; "
             f"add_edge({message.source_id}, {message.target_id})"
@@ -201,7 +212,7 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
                 inbox.append(WorkflowMessage(isolated(data), source, target))
             if effects.yielded and not graph.is_silent(source):
                 outputs.extend(_recorded(effects, source, delivery, iteration, state.turn, graph))
-            requests.extend(effects.requested)
+            requests.extend(_new_requests(effects.requested, requests))
             _write(effects.state, source, written, warnings)
         if outcome.state is not None:
             states = {**states, source: outcome.state}
@@ -240,6 +251,15 @@ def _recorded(
         )
         for ordinal, data in enumerate(effects.yielded)
     ]
+
+
+def _new_requests(asked: Sequence[PendingRequest], others: Sequence[PendingRequest]) -> Sequence[PendingRequest]:
+    """Executors at work side by side can't see each other's request ids; one of two equal ones would be lost."""
+    taken = {other.request_id for other in others}
+    for request in asked:
+        if request.request_id in taken:
+            raise DuplicateRequest(request.request_id, request.source_executor_id)
+    return asked
 
 
 def _write(writes: Mapping[str, Any], source: str, written: dict[str, tuple[str, Any]], warnings: list[str]) -> None:

@@ -44,6 +44,10 @@ def _check_arity(graph: Graph) -> None:
             raise WorkflowValidationError(
                 f"the fan-in to {listed(group.targets)} has {len(group.sources)} source(s); use add_edge for one"
             )
+        if group.kind == "multi_selection" and not group.targets:
+            raise WorkflowValidationError(
+                f"the multi-selection from {listed(group.sources)} has no targets; give it those it may select"
+            )
         if group.kind in ("fan_out", "multi_selection", "fan_in"):
             names = group.sources if group.kind == "fan_in" else group.targets
             twice = [name for name, count in Counter(names).items() if count > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from stepwell.agents.workflow_agent import WorkflowAgent
+
+logger = logging.getLogger(__name__)
 
 _INTERRUPTED = frozenset(
     {
@@ -186,7 +189,7 @@ class Workflow:
         Runs held by a live process are left to it; those that failed or were cancelled on purpose are left alone.
         """
         where = storage or self.graph.storage
-        runs = run_storage(where) if where is not None else None
+        runs = run_storage(where, self.name) if where is not None else None
         if runs is None:
             raise InvalidRunArguments("recover() needs a storage; pass one or build the workflow with it")
         results: list[WorkflowRunResult] = []
@@ -198,6 +201,8 @@ class Workflow:
                 results.append(await self.run(run_id=info.run_id, checkpoint_storage=where))
             except RunBusy:
                 continue
+            except Exception:  # somebody's handler: the run is marked as failed, and the others must not wait for it
+                logger.exception("run %s could not be recovered", info.run_id)
         return results
 
     def discard(self, run_id: str) -> bool:
@@ -215,7 +220,7 @@ class Workflow:
         session = RunSession(
             self.graph,
             request,
-            storage=run_storage(where) if where is not None else None,
+            storage=run_storage(where, self.name) if where is not None else None,
             waiting=self._waiting,
             streaming=stream,
             kwargs=kwargs,

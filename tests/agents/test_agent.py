@@ -99,7 +99,9 @@ async def test_calls_of_one_reply_run_at_once_and_their_results_keep_the_order()
     [
         pytest.param(calls("steal", item="tea"), "there is no tool 'steal'; there are: price", id="unknown tool"),
         pytest.param(calls("price", thing="tea"), "item: Field required", id="wrong arguments"),
-        pytest.param(Content.from_function_call("c", "price", arguments='{"item": "te'), "not valid JSON", id="cut off"),
+        pytest.param(
+            Content.from_function_call("c", "price", arguments='{"item": "te'), "not valid JSON", id="cut off"
+        ),
     ],
 )
 async def test_a_call_that_can_not_be_made_is_explained_to_the_model(call: Content, complaint: str) -> None:

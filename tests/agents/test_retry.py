@@ -148,7 +148,9 @@ def test_waits_grow_and_leave_a_share_to_chance(attempt: int, chance: float, wai
     assert policy.wait_before(attempt, chance=chance) == wait
 
 
-@pytest.mark.parametrize("bad", [{"max_attempts": 0}, {"max_seconds": -1}, {"jitter": 2}, {"initial_wait": -1}], ids=str)
+@pytest.mark.parametrize(
+    "bad", [{"max_attempts": 0}, {"max_seconds": -1}, {"jitter": 2}, {"initial_wait": -1}], ids=str
+)
 def test_a_policy_that_makes_no_sense_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         RetryPolicy(**bad)  # type: ignore[arg-type]

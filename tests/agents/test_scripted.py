@@ -65,7 +65,9 @@ async def test_an_error_in_the_script_is_raised() -> None:
 
 
 async def test_a_stream_may_break_off() -> None:
-    stream = Agent(ScriptedChatClient(Streamed(("so ", "far"), error=ModelUnreachable("m", "gone")))).run("?", stream=True)
+    stream = Agent(ScriptedChatClient(Streamed(("so ", "far"), error=ModelUnreachable("m", "gone")))).run(
+        "?", stream=True
+    )
     seen = []
 
     with pytest.raises(ModelUnreachable):

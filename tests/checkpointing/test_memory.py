@@ -12,7 +12,7 @@ from stepwell.checkpointing.registry import known_types
 from stepwell.checkpointing.values import Node
 from stepwell.errors import CheckpointDamaged
 from stepwell.testing import CheckpointStorageContract, RunStorageContract
-from stepwell.testing.storage import Label, call, checkpoint, draft, finished_run, opened
+from stepwell.testing.storage import Label, branched, call, checkpoint, draft, finished_run, opened
 
 
 class TestTheSixMethods(CheckpointStorageContract):
@@ -89,8 +89,8 @@ async def damaged_run(storage: InMemoryCheckpointStorage) -> tuple[str, str]:
     log = await opened(storage)
     good = await log.save(draft(1, state={"text": "good"}))
     bad = await log.save(draft(2, state={"text": "x" * 10_000}, final=True))
-    [(node_id, node)] = storage._nodes.items()
-    storage._nodes[node_id] = Node(node.id, node.text.replace("x", "y", 1), node.refs, node.digest)
+    node = next(node for node in storage._nodes.values() if node.text.startswith('"xxx'))
+    storage._nodes[node.id] = Node(node.id, node.text.replace("x", "y", 1), node.refs, node.digest)
     return good.checkpoint_id, bad.checkpoint_id
 
 
@@ -130,7 +130,7 @@ async def test_a_damaged_run_is_not_resumed() -> None:
 
 async def test_a_branch_adds_nothing_that_its_parent_has_stored() -> None:
     storage = InMemoryCheckpointStorage()
-    await RunStorageContract()._branched(storage)
+    await branched(storage)
     nodes = len(storage._nodes)
     await storage.delete_run("trunk")
     assert len(storage._nodes) == nodes

@@ -1,8 +1,8 @@
 """What a fork has to wait for, and what the child has to forget.
 
 A child gets a copy of the parent's memory but not its threads. A lock that a thread of the parent held at that instant,
-one of SQLite's own for example, stays locked in the child for ever. So a fork waits until nobody is inside the database,
-and the child starts with connections, threads and OS locks of its own.
+one of SQLite's own for example, stays locked in the child for ever. So a fork waits until nobody is inside the
+database, and the child starts with connections, threads and OS locks of its own.
 """
 
 from __future__ import annotations

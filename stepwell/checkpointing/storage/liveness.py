@@ -107,8 +107,8 @@ class HolderLocks:
 
 
 def _close_inherited() -> None:
-    # The lock belongs to the parent's open file. Closing the copy leaves it locked; keeping the copy would keep it locked
-    # after the parent's death.
+    # The lock belongs to the parent's open file. Closing the copy leaves it locked; keeping the copy would keep it
+    # locked after the parent's death.
     while _descriptors:
         os.close(_descriptors.pop())
 

@@ -31,21 +31,22 @@ from stepwell.errors import AlreadyAnswered, InvalidRunArguments, UnknownRequest
 _NEEDED = ("save", "load", "list_checkpoints", "list_checkpoint_ids", "get_latest", "delete")
 
 
-def run_storage(storage: CheckpointStorage) -> RunStorage:
-    """The storage itself if it has runs, else an adapter."""
+def run_storage(storage: CheckpointStorage, workflow_name: str) -> RunStorage:
+    """The storage itself if it has runs, else an adapter; `workflow_name` is for storages that must be given one."""
     if hasattr(storage, "open_run"):
         return cast(RunStorage, storage)
     missing = [name for name in _NEEDED if not hasattr(storage, name)]
     if missing:
         raise InvalidRunArguments(f"{storage!r} is no checkpoint storage: it lacks {', '.join(missing)}")
-    return cast(RunStorage, PlainStorageRuns(storage))
+    return cast(RunStorage, PlainStorageRuns(storage, workflow_name))
 
 
 class PlainStorageRuns:
     """Runs on top of the six methods."""
 
-    def __init__(self, storage: CheckpointStorage) -> None:
+    def __init__(self, storage: CheckpointStorage, workflow_name: str) -> None:
         self._storage = storage
+        self._workflow_name = workflow_name
 
     @property
     def identity(self) -> object:
@@ -63,17 +64,17 @@ class PlainStorageRuns:
         create: bool,
         branch_of: BranchPoint | None = None,
     ) -> RunLog | None:
-        latest = await self._latest(run_id, workflow_name)
+        latest = await self._latest(run_id)
         if latest is None and not create:
             return None
         return PlainRun(self._storage, run_id, workflow_name, latest, branch_of)
 
     async def newest_checkpoint_id(self, run_id: str) -> str | None:
-        latest = await self._latest(run_id, None)
+        latest = await self._latest(run_id)
         return None if latest is None else latest.checkpoint_id
 
     async def decision(self, run_id: str, request_id: str) -> Decision | None:
-        latest = await self._latest(run_id, None)
+        latest = await self._latest(run_id)
         return None if latest is None else _decisions(latest).get(request_id)
 
     async def run_waiting_for(self, request_id: str) -> str | None:
@@ -105,29 +106,22 @@ class PlainStorageRuns:
             await self._storage.delete(checkpoint.checkpoint_id)
         return bool(mine)
 
-    async def _latest(self, run_id: str, workflow_name: str | None) -> WorkflowCheckpoint | None:
-        if _takes(self._storage.get_latest, "run_id"):
-            return await self._storage.get_latest(run_id=run_id)
-        mine = [checkpoint for checkpoint in await self._list(workflow_name) if checkpoint.run_id == run_id]
+    async def _latest(self, run_id: str) -> WorkflowCheckpoint | None:
+        if "run_id" in inspect.signature(self._storage.get_latest).parameters:
+            return await self._storage.get_latest(**self._naming(self._storage.get_latest), run_id=run_id)
+        mine = [checkpoint for checkpoint in await self._list() if checkpoint.run_id == run_id]
         return mine[-1] if mine else None
 
     async def _list(self, workflow_name: str | None = None) -> list[WorkflowCheckpoint]:
-        if workflow_name is None and not _is_optional(self._storage.list_checkpoints, "workflow_name"):
-            raise InvalidRunArguments(
-                f"{type(self._storage).__name__}.list_checkpoints() must work without a workflow_name to find a run by "
-                "its checkpoint or request"
-            )
-        return list(await self._storage.list_checkpoints(workflow_name=workflow_name))
+        method = self._storage.list_checkpoints
+        named = self._naming(method) if workflow_name is None else {"workflow_name": workflow_name}
+        return list(await method(**named))
 
-
-def _takes(method: Any, parameter: str) -> bool:
-    parameters = inspect.signature(method).parameters.values()
-    return any(p.name == parameter or p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-def _is_optional(method: Any, parameter: str) -> bool:
-    found = inspect.signature(method).parameters.get(parameter)
-    return found is None or found.default is not found.empty
+    def _naming(self, method: Any) -> dict[str, Any]:
+        """All workflows' checkpoints if the storage can give them, else those of the workflow at hand."""
+        name = inspect.signature(method).parameters.get("workflow_name")
+        is_needed = name is not None and name.default is name.empty
+        return {"workflow_name": self._workflow_name} if is_needed else {}
 
 
 @dataclass(slots=True)
@@ -157,10 +151,10 @@ class PlainRun:
         return {} if self._latest is None else _decisions(self._latest)
 
     async def latest(self, registry: TypeRegistry) -> WorkflowCheckpoint | None:
-        return self.found
+        return None if self.found is None else _own(self.found, registry)
 
     async def load(self, checkpoint_id: str, registry: TypeRegistry) -> WorkflowCheckpoint:
-        return await self.storage.load(checkpoint_id)
+        return _own(await self.storage.load(checkpoint_id), registry)
 
     async def save(self, draft: CheckpointDraft) -> WorkflowCheckpoint:
         answered = dict(self._latest.metadata.get("answered", {})) if self._latest else {}
@@ -196,6 +190,14 @@ class PlainRun:
 
     async def release(self, *, state: str | None = None, stopped_by: str | None = None) -> None:
         """There is no lease to give back."""
+
+
+def _own(checkpoint: WorkflowCheckpoint, registry: TypeRegistry) -> WorkflowCheckpoint:
+    """A copy, every type known: a storage may hand out what it holds, and a run changes what it is given."""
+    codec = Codec(registry)
+    path = f"checkpoint {checkpoint.checkpoint_id}"
+    content = codec.decode_text(codec.encode_text(checkpoint.content.fields(), path=path), path=path, strict=True)
+    return WorkflowCheckpoint(**checkpoint._header(), **content)
 
 
 def _copied(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -291,6 +291,8 @@ class RecordedRun:
         self._registry = registry
         self._fence = Fence(row.key, row.run_id, row.epoch)
         self._memory = ValueMemory(opened.next_node)
+        self._encoder = ValueEncoder(registry, self._memory)
+        self._id_prefix = new_id()[:24]
         self._sweeps = row.sweeps
         self._sequence = row.sequence
         self._previous = opened.latest
@@ -337,23 +339,27 @@ class RecordedRun:
 
     async def save(self, draft: CheckpointDraft) -> WorkflowCheckpoint:
         previous = self._previous
+        # Unique like a random id, and cheaper: the prefix is random, the rest counts.
+        checkpoint_id = f"{self._id_prefix}{self._sequence + 1:08x}"
+        storage = self._storage
         checkpoint = WorkflowCheckpoint(
             self._opened.row.workflow_name,
             draft.graph_signature_hash,
-            checkpoint_id=new_id(),
+            checkpoint_id=checkpoint_id,
             previous_checkpoint_id=previous.checkpoint_id if previous else self._opened.row.parent_checkpoint_id,
             run_id=self.run_id,
             sequence=self._sequence + 1,
             timestamp=now(),
             iteration_count=draft.iteration_count,
             metadata=draft.metadata,
-            read=_unread,
+            read=lambda: storage._load_now(checkpoint_id).content,
         )
         stored = await self._write(checkpoint, draft)
+        checkpoint.digest = stored.root.digest.hex()
         self._sequence += 1
         self._previous = stored
         self._released = self._released or draft.final
-        return self._storage._lazy(stored)
+        return checkpoint
 
     async def save_as_is(self, checkpoint: WorkflowCheckpoint, *, state: str) -> None:
         """Keep a checkpoint with the header it came with; what else is known of the run stays as it is."""
@@ -364,7 +370,7 @@ class RecordedRun:
             content=checkpoint.content,
             metadata=checkpoint.metadata,
             run_state=state,
-            pending=() if state == SAVED_BY_HAND else tuple(_summary(item) for item in pending),
+            pending=() if checkpoint.run_id is None else tuple(_summary(item) for item in pending),
             usage=parse_usage(self._opened.row.usage),
             keep_calls=True,
         )
@@ -426,13 +432,13 @@ class RecordedRun:
             except asyncio.CancelledError:
                 # The thread goes on and notes nodes that nobody will write.
                 self._memory = ValueMemory(self._memory.next_id)
+                self._encoder = ValueEncoder(self._registry, self._memory)
                 raise
         return self._encode_now(header, content, name)
 
     def _encode_now(self, header: str, content: CheckpointContent, name: str) -> tuple[Root, list[Node]]:
         began = time.perf_counter()
-        memory = self._memory
-        encoder = ValueEncoder(self._registry, memory)
+        memory, encoder = self._memory, self._encoder
         try:
             text, refs = encoder.root(content.fields(), "checkpoint")
             root = encoder.sealed(header, text, refs)
@@ -441,10 +447,6 @@ class RecordedRun:
             raise
         self._encoding_is_slow = time.perf_counter() - began > _OFF_LOOP_SECONDS
         return root, encoder.new_nodes
-
-
-def _unread() -> CheckpointContent:
-    raise AssertionError("a draft's header is never asked for its content")
 
 
 def _summary(pending: Any) -> Any:

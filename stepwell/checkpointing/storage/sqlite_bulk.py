@@ -17,24 +17,26 @@ _MOST_ROWS = 1024
 
 
 class Bulk:
-    """A statement with one `{rows}` in it, for rows of a fixed number of columns whose first is never NULL."""
+    """A statement with one `{rows}` in it, for rows of a fixed number of columns whose first is never NULL.
 
-    def __init__(self, statement: str, *, columns: int) -> None:
+    `single` is a simpler statement for one row, where there is one that SQLite is faster with.
+    """
+
+    def __init__(self, statement: str, *, columns: int, single: str | None = None) -> None:
         self._statement = statement
         self._columns = columns
+        self._single = single or statement.format(rows=self._rows(1))
         self._texts: dict[tuple[int, bool], str] = {}
 
     def run(self, connection: sqlite3.Connection, rows: Sequence[Sequence[object]]) -> int:
         """How many rows it changed in all."""
-        if len(rows) <= _MOST_ROWS:
-            return self._run(connection, rows) if rows else 0
+        if len(rows) == 1:
+            return connection.execute(self._single, rows[0]).rowcount
         parts = (rows[start : start + _MOST_ROWS] for start in range(0, len(rows), _MOST_ROWS))
         return sum(self._run(connection, part) for part in parts)
 
     def _run(self, connection: sqlite3.Connection, rows: Sequence[Sequence[object]]) -> int:
         count = len(rows)
-        if count == 1:
-            return connection.execute(self._text(1, padded=False), rows[0]).rowcount
         size = 1 << (count - 1).bit_length()
         values = list(chain.from_iterable(rows))
         values.extend([None] * ((size - count) * self._columns))
@@ -43,25 +45,36 @@ class Bulk:
     def _text(self, size: int, *, padded: bool) -> str:
         text = self._texts.get((size, padded))
         if text is None:
-            text = self._texts[size, padded] = self._statement.format(rows=self._rows(size, padded=padded))
+            rows = self._rows(size)
+            rows = f"SELECT * FROM ({rows}) WHERE column1 IS NOT NULL" if padded else rows
+            text = self._texts[size, padded] = self._statement.format(rows=rows)
         return text
 
-    def _rows(self, size: int, *, padded: bool) -> str:
+    def _rows(self, size: int) -> str:
         row = f"({', '.join('?' * self._columns)})"
-        values = f"VALUES {', '.join([row] * size)}"
-        return f"SELECT * FROM ({values}) WHERE column1 IS NOT NULL" if padded else values
+        return f"VALUES {', '.join([row] * size)}"
 
 
 _FENCED = "runs.key = v.column1 AND runs.epoch = v.column2 AND runs.holder = v.column3"
+_SAVED = """state = v.column5, sequence = v.column6, supersteps = v.column7, usage = v.column8, updated_at = v.column9,
+    next_node = max(next_node, v.column10), stopped_by = NULL"""
+_SAVED_ONE = """state = ?5, sequence = ?6, supersteps = ?7, usage = ?8, updated_at = ?9,
+    next_node = max(next_node, ?10), stopped_by = NULL WHERE key = ?1 AND epoch = ?2 AND holder = ?3 AND sweeps = ?4"""
 
-_SAVED = f"""state = v.column5, sequence = v.column6, supersteps = v.column7, usage = v.column8, updated_at = v.column9,
-    next_node = max(next_node, v.column10), stopped_by = NULL
-    FROM ({{rows}}) AS v WHERE {_FENCED} AND runs.sweeps = v.column4"""
+ADVANCE_RUNS = Bulk(
+    f"UPDATE runs SET {_SAVED} FROM ({{rows}}) AS v WHERE {_FENCED} AND runs.sweeps = v.column4",
+    columns=10,
+    single=f"UPDATE runs SET {_SAVED_ONE}",
+)
+"""key, epoch, holder, sweeps · state, sequence, supersteps, usage, updated_at, next node.
 
-ADVANCE_RUNS = Bulk(f"UPDATE runs SET {_SAVED}", columns=10)
-"""key, epoch, holder, sweeps · state, sequence, supersteps, usage, updated_at, next node. Fewer changes: a fence failed."""
+fewer changes: a fence failed"""
 
-FINISH_RUNS = Bulk(f"UPDATE runs SET holder = NULL, {_SAVED}", columns=10)
+FINISH_RUNS = Bulk(
+    f"UPDATE runs SET holder = NULL, {_SAVED} FROM ({{rows}}) AS v WHERE {_FENCED} AND runs.sweeps = v.column4",
+    columns=10,
+    single=f"UPDATE runs SET holder = NULL, {_SAVED_ONE}",
+)
 """The same, and the lease is given back."""
 
 RELEASE_RUNS = Bulk(
@@ -72,26 +85,24 @@ RELEASE_RUNS = Bulk(
 """key, epoch, holder · state, stopped_by"""
 
 CREATE_RUNS = Bulk(
-    """INSERT INTO runs (run_id, workflow, origin, epoch, holder, state, updated_at, parent_checkpoint_id, parent_run_id)
-        {rows}""",
+    """INSERT INTO runs
+        (run_id, workflow, origin, epoch, holder, state, updated_at, parent_checkpoint_id, parent_run_id) {rows}""",
     columns=9,
 )
 
 INSERT_CHECKPOINTS = Bulk(
-    "INSERT OR REPLACE INTO checkpoints (checkpoint_id, run_key, workflow, digest, header, refs, body) {rows}", columns=7
+    "INSERT OR REPLACE INTO checkpoints (checkpoint_id, run_key, workflow, digest, header, refs, body) {rows}",
+    columns=7,
 )
 
 INSERT_NODES = Bulk("INSERT INTO nodes (id, digest, refs, body) {rows}", columns=4)
 
-PRUNE_CHECKPOINTS = Bulk(
-    """DELETE FROM checkpoints WHERE id IN (
-        SELECT c.id FROM ({rows}) AS v CROSS JOIN checkpoints AS c WHERE c.run_key = v.column1 AND c.id <= (
-            SELECT d.id FROM checkpoints AS d WHERE d.run_key = v.column1 ORDER BY d.id DESC LIMIT 1 OFFSET v.column2))""",
-    columns=2,
-)
-"""run key · how many of its newest stay"""
+PRUNE_CHECKPOINTS = """DELETE FROM checkpoints WHERE id IN (
+    SELECT c.id FROM json_each(?1) AS v CROSS JOIN checkpoints AS c WHERE c.run_key = v.value AND c.id <= (
+        SELECT d.id FROM checkpoints AS d WHERE d.run_key = v.value ORDER BY d.id DESC LIMIT 1 OFFSET ?2))"""
+"""a list of run keys, how many of the newest of each stay"""
 
-FORGET_CALLS = Bulk("DELETE FROM calls WHERE run_key IN (SELECT column1 FROM ({rows}))", columns=1)
+FORGET_CALLS = "DELETE FROM calls WHERE run_key IN (SELECT value FROM json_each(?))"
 
 RECORD_CALLS = Bulk(
     f"""INSERT INTO calls (run_key, call_id, digest, body)

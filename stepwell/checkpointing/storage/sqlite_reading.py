@@ -170,11 +170,11 @@ def _stored_run(values: Sequence[Any]) -> StoredRun:
 
 
 def _request_row(values: Sequence[Any]) -> RequestRow:
-    run_id, request_id, source, request_type, response_type, asked_at, shown, deadline, answer, answered_at, typed = values
+    run_id, *summary = values[:8]
+    answer, answered_at, typed = values[8:]
+    asked = PendingSummary(*summary)
     return RequestRow(
-        PendingSummary(request_id, source, request_type, response_type, asked_at, shown, deadline),
-        None if answer is None else Decision(request_id, answer, answered_at, bool(typed)),
-        run_id,
+        asked, None if answer is None else Decision(asked.request_id, answer, answered_at, bool(typed)), run_id
     )
 
 

@@ -30,8 +30,8 @@ SCHEMA_VERSION = 1
 BUSY_SECONDS = 20.0
 """How long another process may keep the database locked before a write gives up."""
 
-_CHECKPOINT_PAGES = 2000
-"""WAL pages after which they are copied into the database: pages written again and again are copied once."""
+_CHECKPOINT_PAGES = 1000
+"""WAL pages after which they are copied into the database: a log that is soon used again is faster than one that grows."""
 
 _OLDEST_SQLITE = (3, 35, 0)
 
@@ -145,7 +145,7 @@ def failure(error: sqlite3.Error | OSError, path: Path, *, reading: bool = False
     return StorageError(str(path), f"{error} ({name})")
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 

@@ -76,6 +76,15 @@ class Ticket:
                 await self.future
 
 
+class _Errand:
+    """A job whose outcome nobody waits for."""
+
+    __slots__ = ("job",)
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+
+
 class _Stop:
     """The last entry of a queue; `ended` is settled when the medium is closed."""
 
@@ -83,6 +92,9 @@ class _Stop:
 
     def __init__(self, ended: Ticket | None) -> None:
         self.ended = ended
+
+
+_Entry = Ticket | _Errand | _Stop
 
 
 class GroupWriter:
@@ -93,7 +105,7 @@ class GroupWriter:
     """
 
     def __init__(self, medium: Medium, *, name: str) -> None:
-        self._queue: SimpleQueue[Ticket | _Stop] = SimpleQueue()
+        self._queue: SimpleQueue[_Entry] = SimpleQueue()
         threading.Thread(target=_serve, args=(self._queue, medium), name=name, daemon=True).start()
 
     def submit(self, job: Any) -> Ticket:
@@ -111,12 +123,16 @@ class GroupWriter:
         self._queue.put(_Stop(ended))
         await ended.decided()
 
+    def leave(self, job: Any) -> None:
+        """Queue a job without waiting for it: for those who can't, such as a destructor."""
+        self._queue.put(_Errand(job))
+
     def stop_soon(self) -> None:
-        """The same for those who can't wait, such as a destructor."""
+        """Like `stop`, for the same."""
         self._queue.put(_Stop(None))
 
 
-def _serve(queue: SimpleQueue[Ticket | _Stop], medium: Medium) -> None:
+def _serve(queue: SimpleQueue[_Entry], medium: Medium) -> None:
     while True:
         try:
             first = queue.get(timeout=medium.pause())
@@ -127,16 +143,16 @@ def _serve(queue: SimpleQueue[Ticket | _Stop], medium: Medium) -> None:
         if group:
             _settle(group, _committed(medium, [ticket.job for ticket in group]))
         if stop is not None:
-            medium.close()
+            outcome = _closed(medium)
             if stop.ended is not None:
-                _settle([stop.ended], [None])
+                _settle([stop.ended], [outcome])
             return
         # A finished group must not live on in this frame while the thread sleeps.
         del first, group
 
 
-def _group(first: Ticket | _Stop, queue: SimpleQueue[Ticket | _Stop]) -> tuple[list[Ticket], _Stop | None]:
-    group: list[Ticket] = []
+def _group(first: _Entry, queue: SimpleQueue[_Entry]) -> tuple[list[Ticket | _Errand], _Stop | None]:
+    group: list[Ticket | _Errand] = []
     entry = first
     while True:
         if isinstance(entry, _Stop):
@@ -157,11 +173,20 @@ def _committed(medium: Medium, jobs: Sequence[Any]) -> Sequence[Any]:
         return [error] * len(jobs)
 
 
-def _settle(tickets: Sequence[Ticket], outcomes: Sequence[Any]) -> None:
+def _closed(medium: Medium) -> BaseException | None:
+    try:
+        medium.close()
+    except BaseException as error:  # whoever waits for the end has to hear of it, and of how it went
+        return error
+    return None
+
+
+def _settle(group: Sequence[Ticket | _Errand], outcomes: Sequence[Any]) -> None:
     waiting: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
-    for ticket, outcome in zip(tickets, outcomes, strict=True):
-        ticket.outcome = outcome
-        waiting.setdefault(ticket.loop, []).append(ticket)
+    for entry, outcome in zip(group, outcomes, strict=True):
+        if isinstance(entry, Ticket):
+            entry.outcome = outcome
+            waiting.setdefault(entry.loop, []).append(entry)
     for loop, mine in waiting.items():
         with suppress(RuntimeError):  # that loop is closed, and nobody waits there any more
             loop.call_soon_threadsafe(_wake, mine)
