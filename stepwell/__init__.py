@@ -36,6 +36,7 @@ from stepwell.errors import (
     DuplicateCallKey,
     DuplicateRequest,
     EdgeDuplicationError,
+    ExecutorTimeout,
     FormatTooNew,
     GraphChanged,
     GraphConnectivityError,
@@ -134,6 +135,7 @@ if typing.TYPE_CHECKING:
         ToolContext,
         ToolSpec,
         UsageDetails,
+    WorkflowAgent,
         tool,
     )
 
@@ -177,6 +179,7 @@ __all__ = [
     "DuplicateRequest",
     "EdgeDuplicationError",
     "Executor",
+    "ExecutorTimeout",
     "FormatTooNew",
     "FunctionExecutor",
     "FunctionInvocationContext",
@@ -243,6 +246,7 @@ __all__ = [
     "UnknownType",
     "UsageDetails",
     "Workflow",
+    "WorkflowAgent",
     "WorkflowBuilder",
     "WorkflowBusy",
     "WorkflowCheckpoint",

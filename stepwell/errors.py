@@ -15,6 +15,7 @@
     │   │   ├── AlreadyAnswered
     │   │   ├── DuplicateRequest
     │   │   └── ResponseTypeMismatch
+    │   ├── ExecutorTimeout                  a handler took longer than its executor allows
     │   ├── NoHandler                        a message reached an executor that can't take it
     │   ├── WorkflowConvergenceException     the superstep limit
     │   └── WorkflowCheckpointException      storage, codec, journal, lease
@@ -84,6 +85,7 @@ __all__ = [
     "DuplicateCallKey",
     "DuplicateRequest",
     "EdgeDuplicationError",
+    "ExecutorTimeout",
     "FormatTooNew",
     "GraphChanged",
     "GraphConnectivityError",
@@ -308,6 +310,21 @@ class NoHandler(WorkflowException):
         return (
             f"executor {self.executor_id!r} has no handler for {self.message_type}; it accepts "
             f"{', '.join(self.accepts) or 'nothing'}"
+        )
+
+
+class ExecutorTimeout(WorkflowException, TimeoutError):
+    """A handler took longer than its executor allows."""
+
+    def __init__(self, executor_id: str, seconds: float) -> None:
+        super().__init__(executor_id, seconds)
+        self.executor_id = executor_id
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return (
+            f"executor {self.executor_id!r} did not finish within its timeout of {self.seconds:g} s; "
+            "raise timeout=…, or give it retry=RetryPolicy(…)"
         )
 
 

@@ -23,6 +23,7 @@ from stepwell.agents.openai_client import OpenAIChatClient
 from stepwell.agents.session import AgentSession, HistoryProvider, InMemoryHistoryProvider
 from stepwell.agents.stream import AgentStream
 from stepwell.agents.tools import FunctionInvocationContext, FunctionTool, ToolContext, tool
+from stepwell.agents.workflow_agent import WorkflowAgent
 from stepwell.errors import ToolError
 from stepwell.retry import RetryPolicy
 
@@ -57,5 +58,6 @@ __all__ = [
     "ToolError",
     "ToolSpec",
     "UsageDetails",
+    "WorkflowAgent",
     "tool",
 ]

@@ -171,9 +171,10 @@ class Agent(BaseAgent):
         super().__init__(id=id or name or _derived_id(instructions), name=name, description=description)
         self.client = client
         self.instructions = instructions
-        self.tools = as_tools(tools)
-        self.default_options, declared = _options(default_options)
-        self.output_type = output_type if output_type is not None else declared
+        defaults = _Options.of(default_options)
+        self.tools = as_tools([*as_tools(tools), *as_tools(defaults.tools)])
+        self.default_options = defaults.options
+        self.output_type = output_type if output_type is not None else defaults.output_type
         self.history_provider = _history_provider(context_providers)
         self.max_tool_rounds = max_tool_rounds
         self.max_output_attempts = max_output_attempts
@@ -229,14 +230,14 @@ class Agent(BaseAgent):
         unknown = more.keys() - RunArguments.__annotations__.keys()
         if unknown:
             raise TypeError(f"run() has no argument {', '.join(sorted(unknown))}")
-        options, declared = _options(more.get("options"))
-        kinds = (more.get("output_type"), declared, self.output_type)
+        given = _Options.of(more.get("options"))
+        kinds = (more.get("output_type"), given.output_type, self.output_type)
         return _Ask(
             messages=messages,
             session=session,
-            options=options.over(self.default_options),
+            options=given.options.over(self.default_options),
             output_type=next((kind for kind in kinds if kind is not None), None),
-            tools=as_tools([*self.tools, *as_tools(more.get("tools"))]),
+            tools=as_tools([*self.tools, *as_tools(given.tools), *as_tools(more.get("tools"))]),
             tool_kwargs={**run_tool_kwargs.get(), **(more.get("function_invocation_kwargs") or {})},
             client_kwargs={**run_client_kwargs.get(), **(more.get("client_kwargs") or {})},
             call_key=more.get("call_key"),
@@ -282,7 +283,7 @@ class Agent(BaseAgent):
         )
 
     async def _history(self, session: AgentSession | None) -> list[Message]:
-        if session is None:
+        if session is None or not self.history_provider.load_messages:
             return []
         return list(await self.history_provider.get_messages(session.session_id, state=session.state))
 
@@ -307,11 +308,22 @@ def _derived_id(instructions: str | None) -> str:
     return f"agent-{hashlib.blake2b((instructions or '').encode(), digest_size=4).hexdigest()}"
 
 
-def _options(given: ChatOptions | Mapping[str, Any] | None) -> tuple[ChatOptions, Any]:
-    """Options, and the output type if `response_format` names one, as programs moving over do."""
-    if isinstance(given, Mapping) and isinstance(given.get("response_format"), type):
-        return ChatOptions.of({k: v for k, v in given.items() if k != "response_format"}), given["response_format"]
-    return ChatOptions.of(given), None
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Options as they are given, with what programs moving over put in there: functions, and a type to be filled."""
+
+    options: ChatOptions
+    output_type: Any = None
+    tools: ToolLike | Sequence[ToolLike] | None = None
+
+    @classmethod
+    def of(cls, given: ChatOptions | Mapping[str, Any] | None) -> _Options:
+        if not isinstance(given, Mapping):
+            return cls(ChatOptions.of(given))
+        rest = dict(given)
+        tools = rest.pop("tools", None)
+        declared = rest.pop("response_format") if isinstance(rest.get("response_format"), type) else None
+        return cls(ChatOptions.of(rest), declared, tools)
 
 
 def _history_provider(given: Sequence[HistoryProvider] | None) -> HistoryProvider:

@@ -198,7 +198,11 @@ class AgentExecutor(Executor):
         return response  # type: ignore[no-any-return]
 
     async def _run(
-        self, agent: SupportsAgentRun, messages: list[Message], ctx: WorkflowContext[Any, Any], arguments: dict[str, Any]
+        self,
+        agent: SupportsAgentRun,
+        messages: list[Message],
+        ctx: WorkflowContext[Any, Any],
+        arguments: dict[str, Any],
     ) -> AgentResponse:
         if not ctx.is_streaming():
             response: AgentResponse = await agent.run(messages, **arguments)

@@ -141,22 +141,28 @@ def _reconstructed(messages: Sequence[Message]) -> PendingApprovals:
 
 
 def closed(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with an answer to every tool call, as models require; calls nobody answered were not made."""
+    """The conversation as models require it: an answer to every tool call, and no answer without its call.
+
+    Calls nobody answered were not made; answers whose call is gone are what a shortened history begins with.
+    """
     result: list[Message] = []
     waiting: list[str] = []
 
     def close() -> None:
         if waiting:
             result.append(Message("tool", [Content.from_function_result(c, result=UNANSWERED) for c in waiting]))
-            waiting.clear()
 
     for message in messages:
-        if message.role != "tool":
-            close()
+        if message.role == "tool":
+            kept = [c for c in message.contents if c.type != "function_result" or c.call_id in waiting]
+            if kept:
+                result.append(message if len(kept) == len(message.contents) else message.with_contents(kept))
+            answered = {content.call_id for content in kept}
+            waiting = [call_id for call_id in waiting if call_id not in answered]
+            continue
+        close()
         result.append(message)
-        answered = {c.call_id for c in message.contents if c.type == "function_result"}
-        waiting[:] = [call_id for call_id in waiting if call_id not in answered]
-        waiting += [c.call_id for c in message.contents if c.type == "function_call" and c.call_id is not None]
+        waiting = [c.call_id for c in message.contents if c.type == "function_call" and c.call_id is not None]
     close()
     return result
 

@@ -6,7 +6,7 @@ returned (and what the journal records of it), an `AgentResponse` is what an age
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
@@ -250,6 +250,10 @@ class AgentResponse:
     def user_input_requests(self) -> list[Content]:
         """What waits for a person; answer each with `.to_function_approval_response(...)` in the next run."""
         return [content for message in self.messages for content in message.contents if content.user_input_request]
+
+    @classmethod
+    async def from_update_generator(cls, updates: AsyncIterable[AgentResponseUpdate]) -> AgentResponse:
+        return cls.from_updates([update async for update in updates])
 
     @classmethod
     def from_updates(cls, updates: Iterable[AgentResponseUpdate]) -> AgentResponse:

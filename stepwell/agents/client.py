@@ -77,13 +77,15 @@ class ChatOptions:
         if isinstance(given, ChatOptions):
             return given
         known = {field.name for field in fields(cls)} - {"extra"}
-        values = {name: value for name, value in given.items() if name in known}
-        if "model_id" in given:
-            values.setdefault("model", given["model_id"])
-        if "stop" in values:
+        named = {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
+        values = {name: value for name, value in named.items() if name in known}
+        if isinstance(values.get("stop"), str | list):
             values["stop"] = (values["stop"],) if isinstance(values["stop"], str) else tuple(values["stop"])
-        rest = {name: value for name, value in given.items() if name not in known | {"model_id", "extra"}}
-        return cls(**values, extra=freeze({**rest, **given.get("extra", {})}, path="options"))
+        declared = values.get("response_format")
+        if isinstance(declared, Mapping):
+            values["response_format"] = _response_format(declared)
+        rest = {name: value for name, value in named.items() if name not in known | {"extra"}}
+        return cls(**values, extra=freeze({**rest, **named.get("extra", {})}, path="options"))
 
     def over(self, base: ChatOptions) -> ChatOptions:
         """These options, completed by `base` where they say nothing."""
@@ -103,6 +105,18 @@ class ChatOptions:
             result["response_format"] = thaw(self.response_format.schema)
         result["extra"] = thaw(self.extra) or None
         return {name: value for name, value in result.items() if value is not None}
+
+
+_OTHER_NAMES = {"model_id": "model", "allow_multiple_tool_calls": "parallel_tool_calls"}
+
+
+def _response_format(declared: Mapping[str, Any]) -> ResponseFormat:
+    """A JSON schema, bare or wrapped as Chat Completions wrap it."""
+    wrapped = declared.get("json_schema", {})
+    schema = wrapped.get("schema", declared)
+    return ResponseFormat(
+        wrapped.get("name") or schema.get("title") or "output", freeze(schema, path="response_format")
+    )
 
 
 @runtime_checkable

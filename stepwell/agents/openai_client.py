@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import SecretStr
 
-from stepwell.agents.chat import ChatResponse, ChatResponseUpdate, Message
+from stepwell.agents.chat import AgentRunInputs, ChatResponse, ChatResponseUpdate, Message, as_messages
 from stepwell.agents.client import ChatOptions, check_real_model_allowed, run_client_kwargs
 from stepwell.agents.content import Content
 from stepwell.agents.openai_errors import Refusal, lesson, retry_after, streamed_refusal
@@ -39,6 +39,8 @@ from stepwell.retry import RetryPolicy, RetryWait, retrying
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+    from stepwell.agents.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -102,14 +104,23 @@ class OpenAIChatClient:
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    async def get_response(self, messages: Sequence[Message], *, options: ChatOptions) -> ChatResponse:
-        return await self._asking(self._complete, messages, options, stream=False)
+    def as_agent(self, *, instructions: str | None = None, **options: Any) -> Agent:
+        """An agent that asks this client; takes what `Agent` takes."""
+        from stepwell.agents.agent import Agent
+
+        return Agent(self, instructions, **options)
+
+    async def get_response(
+        self, messages: AgentRunInputs, *, options: ChatOptions | Mapping[str, Any] | None = None
+    ) -> ChatResponse:
+        return await self._asking(self._complete, as_messages(messages), ChatOptions.of(options), stream=False)
 
     async def stream_response(
-        self, messages: Sequence[Message], *, options: ChatOptions
+        self, messages: AgentRunInputs, *, options: ChatOptions | Mapping[str, Any] | None = None
     ) -> AsyncIterator[ChatResponseUpdate]:
         """The reply in pieces. Until the first of them a failure is tried again; after it, it is raised."""
-        first, rest = await self._asking(self._begin, messages, options, stream=True)
+        ask = as_messages(messages), ChatOptions.of(options)
+        first, rest = await self._asking(self._begin, *ask, stream=True)
         async with aclosing(rest):
             yield first
             async for update in rest:

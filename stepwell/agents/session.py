@@ -104,8 +104,10 @@ class HistoryProvider(ABC):
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "history"
 
-    def __init__(self, source_id: str | None = None) -> None:
+    def __init__(self, source_id: str | None = None, *, load_messages: bool = True) -> None:
         self.source_id = source_id if source_id is not None else self.DEFAULT_SOURCE_ID
+        self.load_messages = load_messages
+        """Without it the history is only written: an audit trail, not a memory."""
 
     @abstractmethod
     async def get_messages(

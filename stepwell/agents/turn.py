@@ -97,7 +97,7 @@ class Turn:
                 raise UnknownApproval(str(responses[0].id), ())
             return None
         pending = pending.decide(responses)
-        if pending.undecided and responses and not after:
+        if pending.undecided and not after:
             return pending  # the others may still be answered; nothing is run before all are
         await self._settle(pending)
         self._hear(after)

@@ -127,6 +127,10 @@ class TreeEncoder:
             return {TAG: "dict", "v": self._pairs(value)}
         return self._nested(self._values, value)
 
+    def members(self, value: Any) -> Any:
+        """A set's, which has no order of its own: one that depends on nothing but the content keeps digests stable."""
+        return sorted(self._items(value), key=_sorting_text)
+
     def record(self, entry: TypeEntry, value: Any) -> Any:
         """A registered type; `values.py` keeps the immutable ones apart."""
         if entry.encode is not None:
@@ -274,17 +278,13 @@ def _refusal(value: Any) -> _Refused:
 
 def _encode_set(tag: str) -> Callable[[TreeEncoder, Any], Any]:
     def encode(encoder: TreeEncoder, value: Any) -> Any:
-        return {TAG: tag, "v": encoder._nested(encoder._items, _in_stable_order(encoder, value))}
+        return {TAG: tag, "v": encoder._nested(encoder.members, value)}
 
     return encode
 
 
-def _in_stable_order(encoder: TreeEncoder, value: Any) -> list[Any]:
-    """Sets have no order of their own; one that depends on nothing but the content keeps digests stable."""
-    if _STR_ONLY.issuperset(map(type, value)):
-        return sorted(value)
-    plain = TreeEncoder(encoder.registry)
-    return sorted(value, key=lambda item: json.dumps(plain.encode(item), sort_keys=True))
+def _sorting_text(tree: Any) -> str:
+    return json.dumps(tree, sort_keys=True)
 
 
 def _encode_moment(tag: str, value: datetime | time) -> Any:
@@ -479,8 +479,10 @@ def _decode_model(entry: TypeEntry, data: Any, tree: dict[str, Any]) -> Any:
     object.__setattr__(instance, "__dict__", values)
     object.__setattr__(instance, "__pydantic_fields_set__", set(tree.get("set", data)))
     extra = tree.get("extra", {} if entry.cls.model_config.get("extra") == "allow" else None)  # type: ignore[attr-defined]
-    object.__setattr__(instance, "__pydantic_extra__", extra)
-    object.__setattr__(instance, "__pydantic_private__", tree.get("private"))
+    for name, more in (("__pydantic_extra__", extra), ("__pydantic_private__", tree.get("private"))):
+        if more is not None and type(more) is not dict:
+            raise Undecodable(entry.name, "its extra or private attributes are no dict")
+        object.__setattr__(instance, name, more)
     return instance
 
 

@@ -255,6 +255,11 @@ class ValueEncoder(TreeEncoder):
                 self.memory.by_image[image] = node_id
         return node_id
 
+    def members(self, value: Any) -> Any:
+        # By their plain text: positions of nodes depend on who was encoded first.
+        plain = TreeEncoder(self.registry)
+        return self._items(sorted(value, key=lambda item: dump_tree(plain.encode(item), sort_keys=True)))
+
     # --- long lists and dicts ----------------------------------------------------------------------------------------
 
     def _long_list(self, value: Any) -> Any:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from stepwell.agents.agent import Agent
 from stepwell.agents.chat import ChatResponse, ChatResponseUpdate, Message
 from stepwell.agents.client import ChatOptions, forbid_real_models, real_models_allowed
 from stepwell.agents.content import Content, FrozenDict
@@ -116,6 +117,10 @@ class ScriptedChatClient:
             raise ScriptLeftOver(
                 f"{len(self._left)} scripted replies were not asked for, the next is {self._left[0]!r}"
             )
+
+    def as_agent(self, *, instructions: str | None = None, **options: Any) -> Agent:
+        """An agent that asks this model; takes what `Agent` takes."""
+        return Agent(self, instructions, **options)
 
     async def get_response(self, messages: Sequence[Message], *, options: ChatOptions) -> ChatResponse:
         reply = await self._next(messages, options)

@@ -152,11 +152,13 @@ def exact(value: Any) -> Any:
         case list() | tuple() | deque():
             parts = [exact(item) for item in value]
         case set() | frozenset():
-            parts = sorted(repr(exact(item)) for item in value)
+            parts = sorted(map(exact, value), key=repr)
         case datetime() | time():
             parts = (value.isoformat(), getattr(value.tzinfo, "key", None), value.fold)
         case Enum():
             parts = (value.name, value.value)
+        case int():
+            parts = hex(value)
         case _ if is_dataclass(value):
             unset = [field.name for field in fields(value) if not hasattr(value, field.name)]
             named = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in unset}

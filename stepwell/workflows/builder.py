@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from itertools import pairwise
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from stepwell.checkpointing.storage.protocol import CheckpointStorage
@@ -37,8 +37,8 @@ class WorkflowBuilder:
 
     Wherever an executor is expected you may pass an `Executor`, an agent, or a function without arguments that returns
     an executor. Agents are wrapped and such functions called for every run, so a workflow made of them runs any number
-    of times at once. An executor *instance* is shared by all runs and by all workflows this builder builds: one run at a
-    time, and its state carries over from run to run.
+    of times at once. An executor *instance* is shared by all runs and by all workflows this builder builds: one run at
+    a time, and its state carries over from run to run.
     """
 
     def __init__(

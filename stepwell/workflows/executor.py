@@ -187,6 +187,11 @@ class Executor:
         """Is there anything to ask it for when a checkpoint is made?"""
         return type(self).on_checkpoint_save is not Executor.on_checkpoint_save
 
+    @property
+    def runs_in_thread(self) -> bool:
+        """Does its work happen where a timeout can't stop it?"""
+        return False
+
     def can_handle(self, data: Any) -> bool:
         return self._handler_for(data) is not None
 
@@ -313,6 +318,10 @@ class FunctionExecutor(Executor):
     @property
     def specs(self) -> tuple[HandlerSpec, ...]:
         return self._specs
+
+    @property
+    def runs_in_thread(self) -> bool:
+        return not self._is_async
 
     async def execute(self, data: Any, ctx: WorkflowContext[Any, Any]) -> None:
         if not self.can_handle(data):

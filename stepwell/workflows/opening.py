@@ -27,6 +27,7 @@ from stepwell.errors import (
     CodecError,
     GraphChanged,
     InvalidRunArguments,
+    NoHandler,
     RunUnfinished,
     UnknownRequest,
     UnknownRun,
@@ -38,7 +39,7 @@ from stepwell.workflows.graph import Graph, GraphShape
 from stepwell.workflows.message import INPUT, RESPONSES, ResponseMessage, isolated
 from stepwell.workflows.runner import is_blocked
 from stepwell.workflows.superstep import RunState, state_from
-from stepwell.workflows.typing import type_name
+from stepwell.workflows.typing import type_name, type_names
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "<no message>"})()
 """Told apart from None, which is a message like any other."""
@@ -154,6 +155,12 @@ class Opener:
         self.request = request
         self.codec = Codec(graph.registry)
 
+    def check_message(self) -> None:
+        """A message that the start executor can't take would only leave a failed run behind."""
+        start = self.graph.slots[self.graph.start].prototype
+        if self.request.has_message and not start.can_handle(self.request.message):
+            raise NoHandler(start.id, type_name(type(self.request.message)), type_names(start.input_types))
+
     async def open(self, storage: RunStorage, run_id: str | None, branch: BranchPoint | None) -> Opening:
         """Take the run's lease and look at what is there; on any refusal the lease is given back."""
         if branch is not None:
@@ -203,7 +210,10 @@ class Opener:
         state, log = opening.state, opening.log
         assert log is not None
         runnable = bool(state.inbox) and not is_blocked(state)
-        is_other = self.request.has_message and (self.request.new_turn or not self._is_same_message(state))
+        is_finished = not runnable and not state.pending
+        is_other = self.request.has_message and (
+            (self.request.new_turn and is_finished) or not self._is_same_message(state)
+        )
         stopped_by_limit = log.info is not None and log.info.stopped_by == LIMIT
         if is_other:
             if (runnable and not stopped_by_limit) or state.pending:

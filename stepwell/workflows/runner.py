@@ -15,6 +15,7 @@ from stepwell.checkpointing.journal import CallInDoubt, Journal, active_scope, a
 from stepwell.checkpointing.storage.protocol import CheckpointDraft, Decision, PendingSummary, RunLog
 from stepwell.errors import WorkflowConvergenceException
 from stepwell.workflows.answers import response_type_of
+from stepwell.workflows.attempts import attempted
 from stepwell.workflows.context import DeliveryScene, Effects, WorkflowContext, delivery_scope
 from stepwell.workflows.edges import Edge
 from stepwell.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
@@ -190,10 +191,11 @@ class Runner:
                 ordinal=index,
             )
         )
-        effects = Effects()
-        ctx: WorkflowContext[Any, Any] = WorkflowContext(scene, effects, sources=delivery.sources, delivery=index)
         try:
-            await self._handle(executor, delivery, ctx, scene, index)
+            if executor.retry is None and executor.timeout is None:
+                effects = await self._attempt(executor, scene, delivery, index)
+            else:
+                effects = await attempted(executor, lambda: self._attempt(executor, scene, delivery, index), scene.live)
         except Exception as error:
             self._tell_failure(error, name, scene.superstep, index)
             raise
@@ -209,9 +211,10 @@ class Runner:
         )
         return effects
 
-    async def _handle(
-        self, executor: Executor, delivery: Delivery, ctx: WorkflowContext[Any, Any], scene: DeliveryScene, index: int
-    ) -> None:
+    async def _attempt(self, executor: Executor, scene: DeliveryScene, delivery: Delivery, index: int) -> Effects:
+        """Call the handler. What a failed attempt did is dropped with its effects; recorded calls stay recorded."""
+        effects = Effects()
+        ctx: WorkflowContext[Any, Any] = WorkflowContext(scene, effects, sources=delivery.sources, delivery=index)
         scope = None
         if self.journal is not None:
             live = scene.live
@@ -223,6 +226,7 @@ class Runner:
             await executor.execute(isolated(delivery.data), ctx)
             if scope is not None:
                 await scope.finish()
+            return effects
         finally:
             active_scope.reset(token)
 

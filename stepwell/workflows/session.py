@@ -91,6 +91,7 @@ class RunSession:
     async def _open(self) -> tuple[Opening, Mapping[str, Executor]]:
         self.request.check()
         opener = Opener(self.graph, self.request)
+        opener.check_message()
         if self.storage is None:
             return await self._open_in_memory(opener)
         run_id, branch = await target_run(self.request, self.storage)

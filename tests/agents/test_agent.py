@@ -328,6 +328,34 @@ async def test_another_message_instead_of_an_answer_means_no() -> None:
     assert session.pending_approvals is None
 
 
+async def test_asking_for_nothing_while_a_call_waits_shows_the_request_again() -> None:
+    shop = Shop()
+    agent = cashier(calls("pay", invoice=7), "Paid.", shop=shop)
+    session = agent.create_session()
+    first = await agent.run("pay 7", session=session)
+
+    again = await agent.run(session=session)
+    await agent.run(again.user_input_requests[0].to_function_approval_response(True), session=session)
+
+    assert again.user_input_requests == first.user_input_requests
+    assert shop.paid == [7]
+
+
+async def test_an_approval_id_is_not_used_twice_even_if_the_server_does_so() -> None:
+    shop = Shop()
+    again = Content.from_function_call("call_0", "pay", arguments={"invoice": 1})
+    agent = cashier(ChatResponse.of([again]), "one", ChatResponse.of([again]), shop=shop)
+    session = agent.create_session()
+    (first,) = (await agent.run("pay", session=session)).user_input_requests
+    answer = first.to_function_approval_response(True)
+    await agent.run(answer, session=session)
+    await agent.run("pay again", session=session)
+
+    with pytest.raises(UnknownApproval):
+        await agent.run(answer, session=session)
+    assert shop.paid == [1]
+
+
 async def test_without_a_session_the_conversation_carries_the_request() -> None:
     shop = Shop()
     agent = cashier(calls("pay", invoice=7), "Paid.", shop=shop)
@@ -423,7 +451,7 @@ async def test_a_reply_that_never_fits_is_a_typed_error() -> None:
 async def test_a_reply_that_was_cut_off_or_refused_is_not_asked_for_again(reason: str) -> None:
     model = ScriptedChatClient(ChatResponse.of('{"name": "Ro', finish_reason=reason))
 
-    with pytest.raises(OutputInvalid, match="cut off|refused"):
+    with pytest.raises(OutputInvalid, match=r"cut off|refused"):
         await Agent(model, output_type=City).run("Rome?")
 
 
@@ -439,6 +467,38 @@ async def test_truncation_is_surfaced() -> None:
     response = await Agent(ScriptedChatClient(ChatResponse.of("It was a dark and", finish_reason="length"))).run("go")
 
     assert response.finish_reason == "length"
+
+
+async def test_a_history_that_was_cut_in_the_middle_of_a_tool_call_is_still_one_a_model_accepts() -> None:
+    call = Content.from_function_call("c2", "price", arguments={"item": "x"})
+    conversation = [
+        Message("tool", [Content.from_function_result("c1", result="its call is gone")]),
+        Message("assistant", [call]),
+        Message("user", "go on"),
+    ]
+    model = ScriptedChatClient("ok")
+
+    await Agent(model).run(conversation)
+
+    sent = model.asked[0].messages
+    assert [m.role for m in sent] == ["assistant", "tool", "user"]
+    assert sent[1].contents[0].call_id == "c2"
+
+
+async def test_options_as_programs_moving_over_write_them() -> None:
+    model = ScriptedChatClient(calls("price", item="tea"), '{"name": "Rome", "people": 3}')
+    agent = model.as_agent(
+        instructions="Be brief.",
+        name="clerk",
+        default_options={"tools": [Shop().price], "allow_multiple_tool_calls": True, "model_id": "m"},
+    )
+
+    response = await agent.run("go", options={"response_format": City, "metadata": {"k": "v"}})
+
+    options = model.asked[0].options
+    assert response.value == City(name="Rome", people=3)
+    assert (options.model, options.parallel_tool_calls, options.extra) == ("m", True, {"metadata": {"k": "v"}})
+    assert ChatOptions.of({"response_format": {"title": "T", "type": "object"}}).response_format is not None
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""OpenAIChatClient against a real HTTP server on the loopback interface, one that misbehaves in every way servers do."""
+"""OpenAIChatClient against a real HTTP server on the loopback interface that misbehaves in every way servers do."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from stepwell.errors import (
 Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 ASK = [Message("user", "hi")]
 PLAIN = ChatOptions()
+PINGS: list[str | float] = [": ping\n\n", 0.05] * 100
 
 
 class Server:
@@ -123,9 +124,8 @@ def streams(*pieces: str | float, finish: bool = True, end: bool = True) -> Beha
     """Text is said, numbers are waited for; without `end` the connection is dropped in the middle of the body."""
 
     async def act(writer: asyncio.StreamWriter) -> None:
-        writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
+        writer.write(b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n")
         for piece in pieces:
             if isinstance(piece, str):
                 await say(writer, piece)
@@ -215,7 +215,7 @@ async def test_a_server_that_misbehaves_is_tried_again_and_named(
         pytest.param(streams(words("so far"), finish=False, end=False), ModelUnreachable, id="drops mid-stream"),
         pytest.param(streams(words("so far"), finish=False), StreamInterrupted, id="ends early"),
         pytest.param(streams(words("so far"), 30.0), ModelTimeout, id="stalls"),
-        pytest.param(streams(words("so far"), *[": ping\n\n", 0.05] * 100), ModelTimeout, id="only pings"),
+        pytest.param(streams(words("so far"), *PINGS), ModelTimeout, id="only pings"),
         pytest.param(streams(words("so far"), "data: {oops\n\n"), MalformedReply, id="bad JSON"),
     ],
 )
@@ -223,11 +223,11 @@ async def test_a_stream_that_breaks_is_a_typed_error_and_gives_its_connection_ba
     server: Server, client: OpenAIChatClient, behaviour: Behaviour, kind: type[ModelCallFailed]
 ) -> None:
     server.will(behaviour, whole())
-    seen = []
+    seen: list[str] = []
 
     with pytest.raises(kind):
         async for update in client.stream_response(ASK, options=PLAIN):
-            seen.append(update.text)
+            seen += [update.text]
 
     assert seen == ["so far"]
     assert (await client.get_response(ASK, options=PLAIN)).text == "hello"

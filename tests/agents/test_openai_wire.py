@@ -352,13 +352,22 @@ def part(index: int | None = None, call_id: str | None = None, name: str | None 
             id="one after the other",
         ),
         pytest.param(
-            [[part(0, "a", "f", ""), part(1, "b", "g", "")], [part(1, args='{"y": ')], [part(0, args='{"x": 1}')]]
-            + [[part(1, args='"é"}')]],
+            [
+                [part(0, "a", "f", ""), part(1, "b", "g", "")],
+                [part(1, args='{"y": ')],
+                [part(0, args='{"x": 1}')],
+                [part(1, args='"é"}')],
+            ],
             id="interleaved",
         ),
         pytest.param(
-            [[part(0, "a")], [part(0, name="f")], *[[part(0, args=char)] for char in '{"x": 1}'], [part(1, "b", "g")]]
-            + [[part(1, args='{"y": "é"}')]],
+            [
+                [part(0, "a")],
+                [part(0, name="f")],
+                *[[part(0, args=char)] for char in '{"x": 1}'],
+                [part(1, "b", "g")],
+                [part(1, args='{"y": "é"}')],
+            ],
             id="a character at a time",
         ),
         pytest.param(
@@ -405,11 +414,11 @@ async def test_a_stream_that_breaks_off_is_a_typed_error_after_what_it_said(
     connect: Connect, wire: respx.Router, response: httpx.Response, kind: type[ModelCallFailed]
 ) -> None:
     route = answer(wire, response)
-    seen = []
+    seen: list[str] = []
 
     with pytest.raises(kind):
         async for update in connect().stream_response(ASK, options=PLAIN):
-            seen.append(update.text)
+            seen += [update.text]
 
     assert seen == ["so far"]
     assert route.call_count == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import respx
@@ -53,8 +54,8 @@ async def test_a_function_of_the_messages_can_answer_instead() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_reply_can_be_said_in_many_ways(reply: object, stream: bool) -> None:
-    agent = Agent(ScriptedChatClient([reply]))  # type: ignore[list-item]
+async def test_a_reply_can_be_said_in_many_ways(reply: Any, stream: bool) -> None:
+    agent = Agent(ScriptedChatClient([reply]))
 
     assert (await agent.run("?", stream=stream)).text == "hi"
 
@@ -68,11 +69,11 @@ async def test_a_stream_may_break_off() -> None:
     stream = Agent(ScriptedChatClient(Streamed(("so ", "far"), error=ModelUnreachable("m", "gone")))).run(
         "?", stream=True
     )
-    seen = []
+    seen: list[str] = []
 
     with pytest.raises(ModelUnreachable):
         async for update in stream:
-            seen.append(update.text)
+            seen += [update.text]
 
     assert seen == ["so ", "far"]
 

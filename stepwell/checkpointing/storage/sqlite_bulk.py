@@ -66,9 +66,10 @@ ADVANCE_RUNS = Bulk(
     columns=10,
     single=f"UPDATE runs SET {_SAVED_ONE}",
 )
-"""key, epoch, holder, sweeps · state, sequence, supersteps, usage, updated_at, next node.
+"""key, epoch, holder, sweeps · state, sequence, supersteps, usage, updated_at, next node
 
-fewer changes: a fence failed"""
+It changes fewer rows than it was given if a fence failed.
+"""
 
 FINISH_RUNS = Bulk(
     f"UPDATE runs SET holder = NULL, {_SAVED} FROM ({{rows}}) AS v WHERE {_FENCED} AND runs.sweeps = v.column4",
@@ -78,7 +79,8 @@ FINISH_RUNS = Bulk(
 """The same, and the lease is given back."""
 
 RELEASE_RUNS = Bulk(
-    f"""UPDATE runs SET holder = NULL, state = coalesce(v.column4, state), stopped_by = coalesce(v.column5, stopped_by)
+    f"""UPDATE runs SET holder = NULL, state = coalesce(v.column4, state),
+            stopped_by = coalesce(CAST(v.column5 AS TEXT), stopped_by)
         FROM ({{rows}}) AS v WHERE {_FENCED}""",
     columns=5,
 )
@@ -106,14 +108,20 @@ FORGET_CALLS = "DELETE FROM calls WHERE run_key IN (SELECT value FROM json_each(
 
 RECORD_CALLS = Bulk(
     f"""INSERT INTO calls (run_key, call_id, digest, body)
-        SELECT v.column1, v.column4, v.column5, v.column6 FROM ({{rows}}) AS v CROSS JOIN runs WHERE {_FENCED}
+        SELECT v.column1, CAST(v.column4 AS TEXT), v.column5, v.column6
+        FROM ({{rows}}) AS v CROSS JOIN runs WHERE {_FENCED}
         ON CONFLICT (run_key, call_id) DO UPDATE SET digest = excluded.digest, body = excluded.body""",
     columns=6,
 )
-"""key, epoch, holder · call id, digest, body. Fewer changes: a fence failed."""
+"""key, epoch, holder · call id, digest, body
+
+It changes fewer rows than it was given if a fence failed.
+"""
 
 INSERT_REQUESTS = Bulk(
     """INSERT OR IGNORE INTO requests
-        (run_key, request_id, source, request_type, response_type, asked_at, deadline, shown) {rows}""",
+        (run_key, request_id, source, request_type, response_type, asked_at, deadline, shown)
+        SELECT column1, CAST(column2 AS TEXT), CAST(column3 AS TEXT), CAST(column4 AS TEXT), CAST(column5 AS TEXT),
+            column6, column7, CAST(column8 AS TEXT) FROM ({rows})""",
     columns=8,
 )

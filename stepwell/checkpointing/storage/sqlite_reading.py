@@ -26,7 +26,7 @@ from stepwell.checkpointing.storage.forking import fork_guard
 from stepwell.checkpointing.storage.liveness import Lease
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
 from stepwell.checkpointing.storage.records import NODES_PER_RUN, RequestRow, RunRow, StoredCheckpoint, parse_call
-from stepwell.checkpointing.storage.sqlite_schema import connect_reader, failure
+from stepwell.checkpointing.storage.sqlite_schema import connect_reader, failure, torn
 from stepwell.checkpointing.values import Node, Root
 from stepwell.errors import StorageClosed
 
@@ -110,18 +110,22 @@ def list_runs(
     connection: sqlite3.Connection, workflow_name: str | None, state: str | None
 ) -> list[tuple[RunRow, list[RequestRow], str | None]]:
     """Runs with their requests and the id of their newest checkpoint, the most recently saved first."""
-    chosen = "(?1 IS NULL OR w.name = ?1) AND (?2 IS NULL OR r.state = ?2)"
-    if workflow_name is not None:
-        chosen = "r.workflow = (SELECT id FROM workflows WHERE name = ?1) AND (?2 IS NULL OR r.state = ?2)"
+    named = (
+        "?1 IS NULL"
+        if workflow_name is None
+        else "r.workflow = (SELECT id FROM workflows WHERE name = CAST(?1 AS TEXT))"
+    )
+    chosen = f"{named} AND (?2 IS NULL OR r.state = ?2)"
+    values = (None if workflow_name is None else torn(workflow_name), state)
     (runs,) = connection.execute(
         f"SELECT json_group_array(json_array({_RUN}, {_LATEST}, {_LATEST_ID})) FROM {_RUNS} WHERE {chosen}",
-        (workflow_name, state),
+        values,
     ).fetchone()
     (requests,) = connection.execute(
         f"""SELECT json_group_array(json_array(q.run_key, q.id, {_REQUEST}))
             FROM requests AS q JOIN runs AS r ON r.key = q.run_key JOIN workflows AS w ON w.id = r.workflow
             WHERE {chosen}""",
-        (workflow_name, state),
+        values,
     ).fetchone()
     asked: dict[int, list[RequestRow]] = {}
     for run_key, _, request in sorted(_listed(requests), key=lambda item: item[1]):
@@ -136,7 +140,7 @@ def requests_of_run(connection: sqlite3.Connection, run_key: int) -> tuple[Reque
 
 
 def requests_named(connection: sqlite3.Connection, request_id: str) -> list[RequestRow]:
-    return list(_requests(connection, "q.request_id = ?", request_id))
+    return list(_requests(connection, "q.request_id = CAST(? AS TEXT)", torn(request_id)))
 
 
 def calls_of_run(connection: sqlite3.Connection, run_key: int) -> tuple[CallRecord, ...]:
@@ -180,7 +184,7 @@ def _request_row(values: Sequence[Any]) -> RequestRow:
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-_WORKFLOW = "(SELECT id FROM workflows WHERE name = ?)"
+_WORKFLOW = "(SELECT id FROM workflows WHERE name = CAST(? AS TEXT))"
 _RUN_KEY = "(SELECT key FROM runs WHERE run_id = ?)"
 
 
@@ -213,15 +217,15 @@ def headers(connection: sqlite3.Connection, workflow_name: str | None, run_id: s
     ]
 
 
-def _chosen(workflow_name: str | None, run_id: str | None) -> tuple[str, tuple[str, ...]]:
+def _chosen(workflow_name: str | None, run_id: str | None) -> tuple[str, tuple[str | bytes, ...]]:
     """Each of these is one range of an index that is in the order of saving."""
     if run_id is not None and workflow_name is not None:
         # The unary plus keeps SQLite to the run's index: a run has fewer checkpoints than its workflow.
-        return f"WHERE run_key = {_RUN_KEY} AND +workflow = {_WORKFLOW}", (run_id, workflow_name)
+        return f"WHERE run_key = {_RUN_KEY} AND +workflow = {_WORKFLOW}", (run_id, torn(workflow_name))
     if run_id is not None:
         return f"WHERE run_key = {_RUN_KEY}", (run_id,)
     if workflow_name is not None:
-        return f"WHERE workflow = {_WORKFLOW}", (workflow_name,)
+        return f"WHERE workflow = {_WORKFLOW}", (torn(workflow_name),)
     return "", ()
 
 

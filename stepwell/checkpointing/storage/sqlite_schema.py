@@ -31,7 +31,7 @@ BUSY_SECONDS = 20.0
 """How long another process may keep the database locked before a write gives up."""
 
 _CHECKPOINT_PAGES = 1000
-"""WAL pages after which they are copied into the database: a log that is soon used again is faster than one that grows."""
+"""WAL pages after which they are copied into the database: a log that is soon used again beats one that grows."""
 
 _OLDEST_SQLITE = (3, 35, 0)
 
@@ -165,7 +165,19 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _as_text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace")
+
+
+def torn(text: str) -> str | bytes:
+    """A text for `CAST(? AS TEXT)`, which also stores half a surrogate pair that a program cut off somewhere."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
 
 
 def _create_file(path: Path) -> None:

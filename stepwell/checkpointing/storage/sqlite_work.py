@@ -13,7 +13,7 @@ from stepwell.checkpointing.lease import Fence, Holder
 from stepwell.checkpointing.storage import sqlite_bulk as bulk
 from stepwell.checkpointing.storage import sqlite_reading as reading
 from stepwell.checkpointing.storage.protocol import Decision
-from stepwell.checkpointing.storage.recording import decision_text, now
+from stepwell.checkpointing.storage.recording import SAVED_BY_HAND, decision_text, now
 from stepwell.checkpointing.storage.records import (
     NODES_PER_RUN,
     CheckpointWrite,
@@ -42,9 +42,10 @@ from stepwell.checkpointing.storage.sqlite_jobs import (
     Seat,
 )
 from stepwell.checkpointing.storage.sqlite_reading import StoredRun, packed
+from stepwell.checkpointing.storage.sqlite_schema import torn
 from stepwell.checkpointing.storage.sqlite_seats import Seats
 from stepwell.checkpointing.storage.sqlite_sweep import SPARED_NODES, sweep
-from stepwell.errors import AlreadyAnswered, RunBusy, RunTakenOver, UnknownRequest, UnknownRun
+from stepwell.errors import AlreadyAnswered, CheckpointDamaged, RunBusy, RunTakenOver, UnknownRequest, UnknownRun
 
 
 class Contested(Exception):
@@ -143,14 +144,19 @@ class Work:
     def _origin(self, transaction: Transaction, request: OpenRequest) -> str:
         if request.branch_of is None:
             return request.run_id
-        found = transaction.execute("SELECT origin FROM runs WHERE run_id = ?", (request.branch_of.run_id,)).fetchone()
+        found = transaction.execute(
+            "SELECT r.origin FROM checkpoints AS c JOIN runs AS r ON r.key = c.run_key WHERE c.checkpoint_id = ?",
+            (request.branch_of.checkpoint_id,),
+        ).fetchone()
         return found[0] if found else request.run_id
 
     def _workflow(self, transaction: Transaction, name: str) -> int:
         known = self._workflows.get(name)
         if known is None:
-            transaction.execute("INSERT OR IGNORE INTO workflows (name) VALUES (?)", (name,))
-            (known,) = transaction.execute("SELECT id FROM workflows WHERE name = ?", (name,)).fetchone()
+            transaction.execute("INSERT OR IGNORE INTO workflows (name) VALUES (CAST(? AS TEXT))", (torn(name),))
+            (known,) = transaction.execute(
+                "SELECT id FROM workflows WHERE name = CAST(? AS TEXT)", (torn(name),)
+            ).fetchone()
             self._workflows[name] = known
         return known
 
@@ -176,7 +182,13 @@ class Work:
 
     def _release(self, transaction: Transaction, jobs: Sequence[ReleaseRun]) -> list[None]:
         rows = [
-            (job.fence.run_key, job.fence.epoch, job.seat.holder_id, job.state or None, job.stopped_by or None)
+            (
+                job.fence.run_key,
+                job.fence.epoch,
+                job.seat.holder_id,
+                job.state or None,
+                torn(job.stopped_by) if job.stopped_by else None,
+            )
             for job in jobs
         ]
         bulk.RELEASE_RUNS.run(transaction.connection, rows)
@@ -218,6 +230,8 @@ class Work:
         for write in writes:
             for decision in write.decisions:
                 self._decide(transaction, write.fence.run_key, write.fence.run_id, decision)
+            for request_id in write.delivers:
+                self._deliver(transaction, write.fence.run_key, request_id)
         nodes = [
             (node.id, node.digest, packed(node.refs) if node.refs else b"", node.text)
             for write in writes
@@ -271,15 +285,20 @@ class Work:
 
     def _delete_checkpoint(self, transaction: Transaction, job: DeleteCheckpoint) -> bool:
         found = transaction.execute(
-            """SELECT c.id, r.origin FROM checkpoints AS c JOIN runs AS r ON r.key = c.run_key
-                WHERE c.checkpoint_id = ?""",
+            """DELETE FROM checkpoints WHERE checkpoint_id = ? RETURNING run_key,
+                (SELECT max(c.id) FROM checkpoints AS c WHERE c.run_key = checkpoints.run_key)""",
             (job.checkpoint_id,),
-        ).fetchone()
-        if found is None:
+        ).fetchall()
+        if not found:
             return False
-        row_id, origin = found
-        transaction.execute("DELETE FROM checkpoints WHERE id = ?", (row_id,))
-        sweep(transaction.connection, origin)
+        ((run_key, newest),) = found
+        run = reading.run_with_key(transaction.connection, run_key)
+        if run is None:
+            raise CheckpointDamaged(job.checkpoint_id, "the run it belongs to is missing")
+        if newest is None and run.row.state == SAVED_BY_HAND and run.row.holder is None:
+            self._forget_run(transaction, run)
+        else:
+            sweep(transaction.connection, run.row.origin)
         return True
 
     # --- the journal -------------------------------------------------------------------------------------------------
@@ -303,7 +322,9 @@ class Work:
 
     def _remove_calls(self, transaction: Transaction, fence: Fence, call_ids: Sequence[str]) -> None:
         for call_id in call_ids:
-            transaction.execute("DELETE FROM calls WHERE run_key = ? AND call_id = ?", (fence.run_key, call_id))
+            transaction.execute(
+                "DELETE FROM calls WHERE run_key = ? AND call_id = CAST(? AS TEXT)", (fence.run_key, torn(call_id))
+            )
 
     # --- people ------------------------------------------------------------------------------------------------------
 
@@ -316,11 +337,18 @@ class Work:
     def _decide(self, transaction: Transaction, run_key: int, run_id: str, decision: Decision) -> None:
         changed = transaction.execute(
             """UPDATE requests SET answer = ?, answered_at = ?, typed = ?
-                WHERE run_key = ? AND request_id = ? AND answer IS NULL""",
-            (decision.value, decision.answered_at, decision.typed, run_key, decision.request_id),
+                WHERE run_key = ? AND request_id = CAST(? AS TEXT) AND answer IS NULL""",
+            (decision.value, decision.answered_at, decision.typed, run_key, torn(decision.request_id)),
         ).rowcount
         if changed == 0:
             raise self._second_answer(transaction, run_key, run_id, decision.request_id)
+
+    def _deliver(self, transaction: Transaction, run_key: int, request_id: str) -> None:
+        """An answer recorded without the program has reached it, and passed its check."""
+        transaction.execute(
+            "UPDATE requests SET typed = 1 WHERE run_key = ? AND request_id = CAST(? AS TEXT) AND answer IS NOT NULL",
+            (run_key, torn(request_id)),
+        )
 
     def _second_answer(self, transaction: Transaction, run_key: int, run_id: str, request_id: str) -> Exception:
         requests = {
@@ -344,13 +372,19 @@ class Work:
         if run is None:
             raise UnknownRun(job.run_id, "list_runs() shows the runs there are")
         transaction.execute(
-            "UPDATE runs SET state = 'CANCELLED', epoch = epoch + 1, holder = NULL WHERE key = ?", (run.row.key,)
+            """UPDATE runs SET state = 'CANCELLED', stopped_by = 'cancel_run', epoch = epoch + 1, holder = NULL
+                WHERE key = ?""",
+            (run.row.key,),
         )
 
     def _delete_run(self, transaction: Transaction, job: DeleteRun) -> bool:
         run = self._held_by_nobody(transaction, job.run_id)
         if run is None:
             return False
+        self._forget_run(transaction, run)
+        return True
+
+    def _forget_run(self, transaction: Transaction, run: StoredRun) -> None:
         key, origin = run.row.key, run.row.origin
         for statement in (
             "DELETE FROM checkpoints WHERE run_key = ?",
@@ -362,7 +396,6 @@ class Work:
         # Branches may still refer to its nodes; the sweep forgets it if they do not.
         transaction.execute("INSERT INTO departed (run_key, origin) VALUES (?, ?)", (key, origin))
         sweep(transaction.connection, origin)
-        return True
 
 
 def _first_sweep(run_key: int) -> int:
@@ -402,13 +435,13 @@ def _request_rows(writes: Sequence[CheckpointWrite]) -> list[tuple[Any, ...]]:
     return [
         (
             write.fence.run_key,
-            asked.request_id,
-            asked.source_executor_id,
-            asked.request_type,
-            asked.response_type,
+            torn(asked.request_id),
+            torn(asked.source_executor_id),
+            torn(asked.request_type),
+            torn(asked.response_type),
             asked.asked_at,
             asked.deadline,
-            asked.shown,
+            torn(asked.shown),
         )
         for write in writes
         for asked in write.requests
@@ -417,4 +450,4 @@ def _request_rows(writes: Sequence[CheckpointWrite]) -> list[tuple[Any, ...]]:
 
 def _call_row(job: RecordCall) -> tuple[Any, ...]:
     text = call_text(job.row)
-    return job.fence.run_key, job.fence.epoch, job.seat.holder_id, job.row.call_id, call_digest(text), text
+    return job.fence.run_key, job.fence.epoch, job.seat.holder_id, torn(job.row.call_id), call_digest(text), text
