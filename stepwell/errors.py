@@ -43,6 +43,7 @@
     ├── AgentException                       an agent could not do its turn
     │   ├── UnknownApproval                  an answer names a tool call that waits for none
     │   ├── OutputInvalid                    the reply never fitted the output_type
+    │   ├── LedgerUnreadable                 a manager's progress ledger; its team replans
     │   └── ToolError                        raised by a tool: it failed for certain, tell the model
     │       └── InvalidArguments
     └── ChatClientException                  the model could not be asked, or its answer not be used
@@ -95,6 +96,7 @@ __all__ = [
     "InvalidRunArguments",
     "JournalError",
     "LeaseError",
+    "LedgerUnreadable",
     "LimitExceeded",
     "MalformedReply",
     "MissingConfiguration",
@@ -639,6 +641,22 @@ class OutputInvalid(AgentException):
         return (
             f"agent {self.agent!r} was asked {self.attempts} time(s) for a {self.type_name} and its last reply was not "
             f"one: {self.problem}; simplify the type, say more in the instructions, or raise max_tokens"
+        )
+
+
+class LedgerUnreadable(AgentException):
+    """A manager gave no usable progress ledger, however often it was asked. Its team replans."""
+
+    def __init__(self, agent: str, problem: str, attempts: int) -> None:
+        super().__init__(agent, problem, attempts)
+        self.agent = agent
+        self.problem = problem
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return (
+            f"manager {self.agent!r} was asked {self.attempts} time(s) for a progress ledger and its last reply was "
+            f"not usable: {self.problem} Try a larger model, or one that keeps to JSON schemas"
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from stepwell.agents.agent import Agent, SupportsAgentRun
-from stepwell.agents.calls import wire
+from stepwell.agents.calls import journalled_request
 from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, Message, as_messages
 from stepwell.agents.content import Content
 from stepwell.agents.session import AgentSession
@@ -174,6 +175,8 @@ class AgentExecutor(Executor):
             kwargs = run_kwargs.get()
             arguments: dict[str, Any] = {
                 "session": self._session,
+                # One turn per delivery, so a constant names it, and a changed prompt is noticed before any call.
+                "call_key": "turn",
                 "function_invocation_kwargs": kwargs.function_invocation,
                 "client_kwargs": kwargs.client,
             }
@@ -190,7 +193,7 @@ class AgentExecutor(Executor):
             response = await self._run(self.agent, messages, ctx, {"session": self._session})
             return [response, self._session]
 
-        request = {"messages": [wire(message) for message in messages]}
+        request = journalled_request(messages)
         response, self._session = await durable_call(f"agent:{self.id}", turn, key="agent", request=request)
         if not shown and ctx.is_streaming():
             for message in response.messages:
@@ -225,11 +228,11 @@ class AgentExecutor(Executor):
 
     def _new_in(self, messages: Sequence[Message]) -> list[Message]:
         """What this agent has neither heard nor said: conversations that come back round do not pile up."""
-        known = [*self._conversation, *self._unheard]
+        known = Counter([*self._conversation, *self._unheard])
         fresh: list[Message] = []
         for message in messages:
-            if message in known:
-                known.remove(message)
+            if known[message] > 0:
+                known[message] -= 1
             else:
                 fresh.append(message)
         return fresh

@@ -16,7 +16,7 @@ from stepwell.agents.chat import ChatResponse, Message
 from stepwell.agents.client import ChatClient, ChatOptions
 from stepwell.agents.content import Content
 from stepwell.agents.tools import FunctionTool, ToolContext, ToolFailure, result_text, ticketed
-from stepwell.checkpointing.journal import CallTicket, Usage, durable_call
+from stepwell.checkpointing.journal import CallTicket, Usage, active_scope, durable_call
 from stepwell.errors import CallFailed, DuplicateCallKey, InvalidArguments
 
 T = TypeVar("T")
@@ -63,20 +63,20 @@ class CallKeys:
 
 
 def turn_name(conversation: Iterable[Message]) -> str:
-    """A name for a turn from what it was asked, the same in every process."""
-    digest = hashlib.blake2b(digest_size=6)
-    for message in conversation:
-        digest.update(repr((message.role, message.author_name)).encode("utf-8", "surrogatepass"))
-        for content in message.contents:
-            digest.update(content.key.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    """A name for a turn from what it was asked, the same in every process. Outside of a run nobody needs one."""
+    return "turn" if active_scope.get() is None else conversation_digest(conversation)[:12]
 
 
-def wire(message: Message) -> dict[str, Any]:
-    """A message as the journal compares it: without its id."""
-    data = message.to_dict()
-    data.pop("message_id", None)
-    return data
+def conversation_digest(conversation: Iterable[Message]) -> str:
+    """A digest of what goes to a model. Each message is digested once in its life, however often it is sent."""
+    text = "".join([message.wire_digest for message in conversation])
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def journalled_request(messages: Sequence[Message], **more: Any) -> dict[str, Any]:
+    """A request as the journal compares it: the last message in words, for people; the conversation by its digest."""
+    asked = messages[-1].text[-150:] if messages else ""
+    return {"asked": asked, "conversation": conversation_digest(messages), **more}
 
 
 @dataclass(slots=True)
@@ -91,9 +91,11 @@ class ModelCall:
     """Was the call really made (its updates shown as they came), or answered from the journal?"""
     seconds: float = 0.0
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any] | None:
+        if active_scope.get() is None:
+            return None
         model = self.options.model or getattr(self.client, "model", None)
-        return {"messages": [wire(message) for message in self.messages], **self.options.to_request(), "model": model}
+        return journalled_request(self.messages, **{**self.options.to_request(), "model": model})
 
     async def make(self, ticket: CallTicket) -> ChatResponse:
         self.live = True

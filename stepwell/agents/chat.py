@@ -6,6 +6,8 @@ returned (and what the journal records of it), an `AgentResponse` is what an age
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
@@ -24,13 +26,14 @@ class Message(ChatValue):
     There is no `message_id` unless one is given: two messages that say the same are the same.
     """
 
-    __slots__ = ("additional_properties", "author_name", "contents", "message_id", "role")
+    __slots__ = ("_wire_digest", "additional_properties", "author_name", "contents", "message_id", "role")
 
     role: str
     contents: tuple[Content, ...]
     author_name: str | None
     message_id: str | None
     additional_properties: FrozenDict[Any]
+    _wire_digest: str
 
     def __init__(
         self,
@@ -53,6 +56,18 @@ class Message(ChatValue):
     def text(self) -> str:
         """All text contents, joined."""
         return "".join(content.text or "" for content in self.contents if content.type == "text")
+
+    @property
+    def wire_digest(self) -> str:
+        """A digest of what goes to a model, which a `message_id` does not. Computed once: histories are long."""
+        try:
+            return self._wire_digest
+        except AttributeError:
+            said = [self.role, self.author_name, [c.key for c in self.contents], thaw(self.additional_properties)]
+            text = json.dumps(said, sort_keys=True)
+            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+            object.__setattr__(self, "_wire_digest", digest)
+            return digest
 
     def with_contents(self, contents: Iterable[Content]) -> Message:
         """The same message, saying something else."""

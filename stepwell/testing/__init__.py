@@ -1,4 +1,4 @@
-"""For your tests: scripted models, and the contract that every storage has to pass.
+"""For your tests: scripted models, crashes at chosen points, and the contract that every storage has to pass.
 
 What is not asked for is not imported, so a program that only wants a scripted model needs no pytest.
 """
@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell.testing.crash import CRASH_POINTS as CRASH_POINTS
+    from stepwell.testing.crash import Crash as Crash
+    from stepwell.testing.crash import CrashingStorage as CrashingStorage
+    from stepwell.testing.crash import PowerLoss as PowerLoss
+    from stepwell.testing.crash import reached as reached
     from stepwell.testing.models import Delayed as Delayed
     from stepwell.testing.models import ScriptedChatClient as ScriptedChatClient
     from stepwell.testing.models import ScriptExhausted as ScriptExhausted
@@ -22,8 +27,12 @@ if TYPE_CHECKING:
     from stepwell.testing.storage import RunStorageContract as RunStorageContract
 
 _HOMES = {
+    "CRASH_POINTS": "crash",
     "CheckpointStorageContract": "storage",
+    "Crash": "crash",
+    "CrashingStorage": "crash",
     "Delayed": "models",
+    "PowerLoss": "crash",
     "Reopen": "storage",
     "RunStorageContract": "storage",
     "ScriptExhausted": "models",
@@ -32,12 +41,17 @@ _HOMES = {
     "Streamed": "models",
     "calls": "models",
     "forbid_real_models": "models",
+    "reached": "crash",
     "real_models_allowed": "models",
 }
 
 __all__ = [
+    "CRASH_POINTS",
     "CheckpointStorageContract",
+    "Crash",
+    "CrashingStorage",
     "Delayed",
+    "PowerLoss",
     "Reopen",
     "RunStorageContract",
     "ScriptExhausted",
@@ -46,6 +60,7 @@ __all__ = [
     "Streamed",
     "calls",
     "forbid_real_models",
+    "reached",
     "real_models_allowed",
 ]
 

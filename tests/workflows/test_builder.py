@@ -270,9 +270,7 @@ def both_designations() -> WorkflowBuilder:
 
 
 def all_other_twice() -> WorkflowBuilder:
-    return WorkflowBuilder(
-        start_executor=Printer("a"), output_from="all_other", intermediate_output_from="all_other"
-    )
+    return WorkflowBuilder(start_executor=Printer("a"), output_from="all_other", intermediate_output_from="all_other")
 
 
 def output_from_a_word() -> WorkflowBuilder:
@@ -281,7 +279,11 @@ def output_from_a_word() -> WorkflowBuilder:
 
 REFUSED: list[tuple[Callable[[], WorkflowBuilder], type[Exception], str]] = [
     (no_start, WorkflowValidationError, "no start executor; pass start_executor=… or call set_start_executor"),
-    (unreachable, GraphConnectivityError, "'island', 'shore' can't be reached from the start executor 'a'; add an edge"),
+    (
+        unreachable,
+        GraphConnectivityError,
+        "'island', 'shore' can't be reached from the start executor 'a'; add",
+    ),
     (duplicate, EdgeDuplicationError, "the edge 'a' -> 'b' was added twice; remove one"),
     (duplicate_by_fan_out, EdgeDuplicationError, "the edge 'a' -> 'b' was added twice; remove one"),
     (wrong_types, TypeCompatibilityError, "'a' sends str but 'b' accepts int; add a handler for it to 'b'"),

@@ -113,7 +113,7 @@ async def test_a_message_goes_to_the_handler_for_its_type(message: Any, expected
 
 @pytest.mark.parametrize("message", [b"bytes", {"a": "b"}, ("a", 1), [1, "a"], object()], ids=repr)
 async def test_a_message_no_handler_takes_is_refused_with_what_is_accepted(message: Any) -> None:
-    with pytest.raises(NoHandler, match="executor 'zoo' has no handler for .*; it accepts str, int, float"):
+    with pytest.raises(NoHandler, match=r"executor 'zoo' has no handler for .*; it accepts str, int, float"):
         await alone(Zoo("zoo")).run(message)
 
 
@@ -131,7 +131,11 @@ async def test_types_can_be_given_explicitly() -> None:
             await ctx.yield_output([str(message)])
 
     subject = Explicit("x")
-    assert (subject.input_types, subject.output_types, subject.workflow_output_types) == ((str, int), (str,), (list[str],))
+    assert (subject.input_types, subject.output_types, subject.workflow_output_types) == (
+        (str, int),
+        (str,),
+        (list[str],),
+    )
     assert await outputs(subject, 5) == [["5"]]
 
 
