@@ -17,6 +17,7 @@ from stepwell.checkpointing import (
     RecordedOutput,
     Retention,
     RunInfo,
+    SQLiteCheckpointStorage,
     WorkflowCheckpoint,
     WorkflowMessage,
     keep_last,
@@ -46,6 +47,7 @@ from stepwell.errors import (
     InvalidRunArguments,
     JournalError,
     LeaseError,
+    LedgerUnreadable,
     LimitExceeded,
     MalformedReply,
     MissingConfiguration,
@@ -135,8 +137,29 @@ if typing.TYPE_CHECKING:
         ToolContext,
         ToolSpec,
         UsageDetails,
-    WorkflowAgent,
+        WorkflowAgent,
         tool,
+    )
+    from stepwell.orchestrations import (
+        GroupChatParticipantMessage,
+        GroupChatRequestMessage,
+        GroupChatRequestSentEvent,
+        GroupChatResponseMessage,
+        GroupChatResponseReceivedEvent,
+        MagenticBuilder,
+        MagenticContext,
+        MagenticManagerBase,
+        MagenticOrchestrator,
+        MagenticOrchestratorEvent,
+        MagenticOrchestratorEventType,
+        MagenticPlanReviewRequest,
+        MagenticPlanReviewResponse,
+        MagenticProgressLedger,
+        MagenticProgressLedgerItem,
+        MagenticTaskLedger,
+        Plan,
+        PlanStep,
+        StandardMagenticManager,
     )
 
 __version__ = "0.1.0"
@@ -186,6 +209,11 @@ __all__ = [
     "FunctionTool",
     "GraphChanged",
     "GraphConnectivityError",
+    "GroupChatParticipantMessage",
+    "GroupChatRequestMessage",
+    "GroupChatRequestSentEvent",
+    "GroupChatResponseMessage",
+    "GroupChatResponseReceivedEvent",
     "HistoryProvider",
     "InMemoryCheckpointStorage",
     "InMemoryHistoryProvider",
@@ -195,7 +223,19 @@ __all__ = [
     "InvalidRunArguments",
     "JournalError",
     "LeaseError",
+    "LedgerUnreadable",
     "LimitExceeded",
+    "MagenticBuilder",
+    "MagenticContext",
+    "MagenticManagerBase",
+    "MagenticOrchestrator",
+    "MagenticOrchestratorEvent",
+    "MagenticOrchestratorEventType",
+    "MagenticPlanReviewRequest",
+    "MagenticPlanReviewResponse",
+    "MagenticProgressLedger",
+    "MagenticProgressLedgerItem",
+    "MagenticTaskLedger",
     "MalformedReply",
     "Message",
     "MissingConfiguration",
@@ -212,6 +252,8 @@ __all__ = [
     "PendingApprovals",
     "PendingRequest",
     "PendingSummary",
+    "Plan",
+    "PlanStep",
     "QuotaExhausted",
     "RateLimited",
     "RealModelForbidden",
@@ -228,7 +270,9 @@ __all__ = [
     "RunInfo",
     "RunTakenOver",
     "RunUnfinished",
+    "SQLiteCheckpointStorage",
     "SecretRefused",
+    "StandardMagenticManager",
     "StepwellError",
     "StorageClosed",
     "StorageError",
@@ -271,10 +315,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Agents bring pydantic along, so they are imported when a program first asks for one of their names."""
+    """Agents bring pydantic along, so they and teams are imported when a program first asks for one of their names."""
     if name not in __all__:
         raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
-    from stepwell import agents
+    from stepwell import agents, orchestrations
 
-    value = globals()[name] = getattr(agents, name)
+    value = globals()[name] = getattr(orchestrations if name in orchestrations.__all__ else agents, name)
     return value

@@ -1,7 +1,6 @@
 """The package itself: what importing it costs, what it offers, that its README runs and that the guards guard."""
 
 from __future__ import annotations
-import __future__
 
 import ast
 import importlib
@@ -58,11 +57,14 @@ def test_importing_stepwell_costs_at_most_three_and_a_half_times_what_it_stands_
 
 
 def offered(module: ModuleType) -> set[str]:
-    """The public names that are really there: no submodules, no `annotations` from the future import."""
+    """The public names of our own that are really there: no submodules, nothing a module imported for itself."""
     return {
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, __future__._Feature) and not isinstance(value, ModuleType)
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and getattr(value, "__module__", "stepwell").startswith("stepwell")
+        and name not in ("TYPE_CHECKING", "annotations")
     }
 
 

@@ -12,7 +12,17 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
-from stepwell.agents.content import ChatValue, Content, FrozenDict, UsageDetails, freeze, merged, thaw
+from stepwell.agents.content import (
+    NOTHING,
+    ChatValue,
+    Content,
+    FrozenDict,
+    UsageDetails,
+    freeze,
+    merged,
+    plain_text,
+    thaw,
+)
 from stepwell.checkpointing.registry import register_type
 
 Contents: TypeAlias = "str | Content | Sequence[str | Content | Mapping[str, Any]]"
@@ -50,7 +60,8 @@ class Message(ChatValue):
         put(self, "contents", _contents(contents if contents is not None else text))
         put(self, "author_name", author_name)
         put(self, "message_id", message_id)
-        put(self, "additional_properties", freeze(additional_properties or {}, path="additional_properties"))
+        more = freeze(additional_properties, path="additional_properties") if additional_properties else NOTHING
+        put(self, "additional_properties", more)
 
     @property
     def text(self) -> str:
@@ -126,6 +137,8 @@ def _contents(given: Contents | None) -> tuple[Content, ...]:
 
 
 def _content(item: str | Content | Mapping[str, Any]) -> Content:
+    if type(item) is dict:
+        return Content.from_dict(item)
     if isinstance(item, Content):
         return item
     if isinstance(item, str):
@@ -366,7 +379,34 @@ def _decode_response(data: dict[str, Any]) -> AgentResponse:
     return AgentResponse(**{**data, "usage_details": freeze(data.get("usage_details"))})
 
 
-register_type(Message, name="stepwell.Message", encode=Message.to_dict, decode=Message.from_dict, immutable=True)
+def _message_record(message: Message) -> list[Any]:
+    """A message as checkpoints keep it: `[role, contents, author, id, properties]`, plain text as plain strings.
+
+    A resumed conversation reads thousands of these, so what is not there is not written.
+    """
+    contents = [c.text if c.is_plain_text else c.to_dict() for c in message.contents]
+    record = [message.role, contents, message.author_name, message.message_id, thaw(message.additional_properties)]
+    while not record[-1]:
+        record.pop()
+    return record
+
+
+def _recorded_message(record: list[Any]) -> Message:
+    contents = (
+        tuple([plain_text(c) if type(c) is str else Content.from_dict(c) for c in record[1]]) if record[1:] else ()
+    )
+    author, message_id, more = [*record[2:], None, None, None][:3]
+    message = object.__new__(Message)
+    put = object.__setattr__
+    put(message, "role", record[0])
+    put(message, "contents", contents)
+    put(message, "author_name", author)
+    put(message, "message_id", message_id)
+    put(message, "additional_properties", freeze(more) if more else NOTHING)
+    return message
+
+
+register_type(Message, name="stepwell.Message", encode=_message_record, decode=_recorded_message, immutable=True)
 register_type(
     ChatResponse,
     name="stepwell.ChatResponse",

@@ -47,6 +47,8 @@ NOTHING: FrozenDict[Any] = FrozenDict()
 
 def freeze(value: Any, *, path: str = "value") -> Any:
     """The same JSON data, deeply immutable: dicts are frozen, lists become tuples."""
+    if type(value) is str:
+        return value
     match value:
         case None | bool():
             return value
@@ -67,6 +69,8 @@ def freeze(value: Any, *, path: str = "value") -> Any:
 
 def thaw(value: Any) -> Any:
     """The reverse of `freeze`: plain dicts and lists that the caller may change."""
+    if type(value) is str:
+        return value
     match value:
         case Mapping():
             return {key: thaw(item) for key, item in value.items()}
@@ -152,6 +156,7 @@ class Content(ChatValue):
     """
 
     __slots__ = (
+        "_given",
         "additional_properties",
         "approved",
         "arguments",
@@ -171,7 +176,10 @@ class Content(ChatValue):
         "usage_details",
     )
 
-    _FIELDS: ClassVar[tuple[str, ...]] = tuple(sorted(set(__slots__) - {"type"}))
+    _FIELDS: ClassVar[frozenset[str]] = frozenset(__slots__) - {"type", "_given"}
+
+    _given: tuple[str, ...]
+    """The fields that are set, in order: only they take time, and there are many contents."""
 
     type: str
     text: str | None
@@ -192,16 +200,24 @@ class Content(ChatValue):
     additional_properties: FrozenDict[Any]
 
     def __init__(self, type: str, **fields: Any) -> None:
-        unknown = fields.keys() - set(self._FIELDS)
+        unknown = fields.keys() - self._FIELDS
         if unknown:
-            raise TypeError(f"a content has no {', '.join(sorted(unknown))}; it has {', '.join(self._FIELDS)}")
+            raise TypeError(f"a content has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(self._FIELDS))}")
         put = object.__setattr__
         put(self, "type", type)
-        for name in self._FIELDS:
-            value = fields.get(name)
-            frozen = value if isinstance(value, Content) else freeze(value, path=name)
-            put(self, name, frozen)
-        put(self, "additional_properties", self.additional_properties or NOTHING)
+        given = sorted(name for name, value in fields.items() if value is not None)
+        if "additional_properties" in given and not fields["additional_properties"]:
+            given.remove("additional_properties")
+        for name in given:
+            value = fields[name]
+            put(self, name, value if isinstance(value, Content) else freeze(value, path=name))
+        put(self, "_given", tuple(given))
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that is not set."""
+        if name not in self._FIELDS:
+            raise AttributeError(f"Content has no attribute {name!r}")
+        return NOTHING if name == "additional_properties" else None
 
     # --- making them --------------------------------------------------------------------------------------------------
 
@@ -300,21 +316,22 @@ class Content(ChatValue):
     def to_dict(self) -> dict[str, Any]:
         """JSON data with the fields that are set."""
         result: dict[str, Any] = {"type": self.type}
-        for name in self._FIELDS:
+        for name in self._given:
             value = getattr(self, name)
-            if isinstance(value, Content):
-                result[name] = value.to_dict()
-            elif value is not None and not (name == "additional_properties" and not value):
-                result[name] = thaw(value)
+            result[name] = value.to_dict() if isinstance(value, Content) else thaw(value)
         return result
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Content:
-        fields = dict(data)
-        call = fields.pop("function_call", None)
-        if isinstance(call, Mapping):
-            call = cls.from_dict(call)
-        return cls(fields.pop("type"), function_call=call, **fields)
+        fields = {name: value for name, value in data.items() if name != "type"}
+        if "function_call" in fields and isinstance(fields["function_call"], Mapping):
+            fields["function_call"] = cls.from_dict(fields["function_call"])
+        return cls(data["type"], **fields)
+
+    @property
+    def is_plain_text(self) -> bool:
+        """Is this a text and nothing else?"""
+        return self._given == _TEXT and self.type == "text"
 
     def __str__(self) -> str:
         return self.text or ""
@@ -322,6 +339,18 @@ class Content(ChatValue):
     def __repr__(self) -> str:
         fields = ", ".join(f"{k}={_shortened(v)}" for k, v in self.to_dict().items() if k != "type")
         return f"Content({self.type!r}{', ' if fields else ''}{fields})"
+
+
+_TEXT = ("text",)
+
+
+def plain_text(text: str) -> Content:
+    """`Content.from_text`, for text that a checkpoint vouches for."""
+    content = object.__new__(Content)
+    object.__setattr__(content, "type", "text")
+    object.__setattr__(content, "text", text)
+    object.__setattr__(content, "_given", _TEXT)
+    return content
 
 
 def _shortened(value: Any) -> str:

@@ -7,6 +7,7 @@ from stepwell.checkpointing.registry import register_type
 from stepwell.checkpointing.retention import FULL_HISTORY, LATEST_ONLY, Retention, keep_last
 from stepwell.checkpointing.storage.memory import InMemoryCheckpointStorage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage, PendingSummary, RunInfo
+from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 
 __all__ = [
     "FULL_HISTORY",
@@ -21,6 +22,7 @@ __all__ = [
     "RecordedOutput",
     "Retention",
     "RunInfo",
+    "SQLiteCheckpointStorage",
     "WorkflowCheckpoint",
     "WorkflowMessage",
     "keep_last",

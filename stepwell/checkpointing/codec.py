@@ -386,13 +386,19 @@ class TreeDecoder:
         self.registry = registry
         self.strict = strict
         self.path = path
-        self._json = json.JSONDecoder(object_hook=self.hook, parse_constant=self._constant)
+        decoder = json.JSONDecoder(object_hook=self.hook, parse_constant=self._constant)
+        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
 
     def decode(self, text: str) -> Any:
         if len(text) > MAX_TEXT:
             raise LimitExceeded("size", MAX_TEXT, self.path)
         try:
-            return self._json.decode(text)
+            value, end = self._scan(text, 0)
+            if end != len(text):
+                raise ValueError("something follows the value")
+            return value
+        except StopIteration:
+            raise Undecodable(self.path, "it is not JSON") from None
         except RecursionError:
             raise LimitExceeded("depth", MAX_DEPTH, self.path) from None
         except CodecError:

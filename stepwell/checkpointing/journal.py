@@ -14,7 +14,8 @@ import hashlib
 import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -141,6 +142,21 @@ active_scope: ContextVar[CallScope | None] = ContextVar("stepwell_call_scope", d
 _enclosing: ContextVar[tuple[str, str] | None] = ContextVar("stepwell_enclosing_call", default=None)
 
 
+@contextmanager
+def entered(scope: CallScope | None) -> Iterator[None]:
+    """Make `scope` the one that calls are recorded in.
+
+    A call that surrounds it (a workflow run by a tool, say) belongs to another scope and is no part of these calls'
+    names: with it, two executors' calls inside would have one name.
+    """
+    scope_token, enclosing_token = active_scope.set(scope), _enclosing.set(None)
+    try:
+        yield
+    finally:
+        _enclosing.reset(enclosing_token)
+        active_scope.reset(scope_token)
+
+
 async def durable_call(
     name: str,
     fn: Callable[[CallTicket], Awaitable[T]],
@@ -204,6 +220,9 @@ class Journal:
         return [row for row in self.rows.values() if row.in_doubt]
 
     def scope(self, scope_id: str, announce: Announce) -> DeliveryScope:
+        around = active_scope.get()
+        if isinstance(around, DeliveryScope) and around.journal is self:
+            around.enclose(scope_id)
         return DeliveryScope(self, scope_id, announce)
 
     async def record(self, row: CallRecord) -> None:
@@ -214,7 +233,7 @@ class Journal:
             row = replace(row, usage=add_usage({}, used))
         await self.log.record_call(row, supersedes=[other.call_id for other in nested])
         for other in nested:
-            del self.rows[other.call_id]
+            self.rows.pop(other.call_id, None)
         self.rows[row.call_id] = row
 
     async def start(self, row: CallRecord) -> None:
@@ -226,11 +245,13 @@ class Journal:
         if doomed:
             await self.log.drop_calls(doomed)
             for call_id in doomed:
-                del self.rows[call_id]
+                self.rows.pop(call_id, None)
 
     async def decide(self, call_id: str, verdict: CallVerdict) -> None:
         """Write a person's verdict on a call in doubt into the journal, where the replay finds it."""
-        row = replace(self.rows[call_id], error=verdict.reason or self.rows[call_id].error)
+        # An earlier answer may have come as far as the journal and no further: nothing of it may show through.
+        found = self.rows[call_id]
+        row = replace(found, result=None, verdict=None, error=verdict.reason or found.error)
         match verdict.kind:
             case "done":
                 result = self.codec.encode_text(verdict.result, path="verdict.result")
@@ -289,9 +310,13 @@ class DeliveryScope:
         await self.journal.record(replace(row, result=encoded, usage=used))
         return result
 
+    def enclose(self, scope_id: str) -> None:
+        """A delivery of a workflow inside this one begins; it answers for its calls itself."""
+        self._claimed.add(scope_id)
+
     async def finish(self) -> None:
         """The handler has ended: whatever was recorded for it and not asked for again is a divergence."""
-        mine = [row for row in self.journal.rows.values() if row.scope == self.scope_id]
+        mine = [row for row in self.journal.rows.values() if self._is_mine(row)]
         left = [row for row in mine if row.finished and not self._is_claimed(row.call_id)]
         if left:
             await self._diverge(left[0], "nothing: the handler ended without making this call")
@@ -370,13 +395,16 @@ class DeliveryScope:
         claims = (claimed for claimed in self._claimed if within is None or claimed.startswith(within + "/"))
         return any(call_id == claimed or call_id.startswith(claimed + "/") for claimed in claims)
 
+    def _is_mine(self, row: CallRecord) -> bool:
+        return row.scope == self.scope_id or row.scope.startswith(self.scope_id + "/")
+
     async def _diverge(self, row: CallRecord, requested: str) -> None:
         if self.journal.on_divergence == "error":
             raise ReplayDivergence(row.call_id, row.request_preview, requested)
         stale = [
             other.call_id
             for other in self.journal.rows.values()
-            if other.scope == self.scope_id and (other is row or not self._is_claimed(other.call_id))
+            if self._is_mine(other) and (other is row or not self._is_claimed(other.call_id))
         ]
         await self.journal.drop(stale)
         self.announce(

@@ -225,7 +225,9 @@ def _field_annotations(cls: type) -> Iterable[Any]:
     if issubclass(cls, enum.Enum):
         return ()
     if is_model(cls):
-        return [field.annotation for field in cls.model_fields.values()]  # type: ignore[attr-defined]
+        # A field's own annotation may still be the name of a class that was defined later.
+        hints = annotations_of(cls)
+        return [hints.get(name, field.annotation) for name, field in cls.model_fields.items()]  # type: ignore[attr-defined]
     return annotations_of(cls).values()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 from stepwell.orchestrations.ledger import MagenticProgressLedger
 from stepwell.orchestrations.names import matched_name
@@ -25,6 +25,8 @@ class Limits:
     max_stall_count: int = 3
     max_round_count: int | None = None
     max_reset_count: int | None = None
+    max_plan_reviews: int | None = None
+    """How often a plan is shown before it is approved; heeded by the orchestrator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,15 @@ def _why_stalled(ledger: MagenticProgressLedger) -> str:
 
 def may_go_on(stopped_by: Limit, limits: Limits) -> bool:
     """Has the limit that stopped a run been raised since?"""
-    now = {"max_round_count": limits.max_round_count, "max_reset_count": limits.max_reset_count}
-    if stopped_by.name not in now:
-        return False
-    raised = now[stopped_by.name]
-    return raised is None or raised > stopped_by.value
+    match stopped_by.name:
+        case "max_round_count":
+            now = limits.max_round_count
+        case "max_reset_count":
+            now = limits.max_reset_count
+        case "max_plan_reviews":
+            now = limits.max_plan_reviews
+        case "barren_replans":
+            return False
+        case never:
+            assert_never(never)
+    return now is None or now > stopped_by.value

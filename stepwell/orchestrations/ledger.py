@@ -72,7 +72,9 @@ class MagenticProgressLedger(BaseModel):
     def _bare_answers_are_items(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        return {key: value if isinstance(value, Mapping | BaseModel) else {"answer": value} for key, value in data.items()}
+        return {
+            key: value if isinstance(value, Mapping | BaseModel) else {"answer": value} for key, value in data.items()
+        }
 
     @property
     def satisfied(self) -> bool:
@@ -106,7 +108,7 @@ register_type(MagenticProgressLedger, name="stepwell.MagenticProgressLedger", im
 def ledger_schema(names: Sequence[str]) -> dict[str, Any]:
     """The JSON schema a ledger is asked for with: the reason comes first, so that it is thought of first."""
     answers: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(_VERDICTS, {"type": "boolean"}),
+        **{item: {"type": "boolean"} for item in _VERDICTS},
         "next_speaker": {"type": "string", "enum": list(names)},
         "instruction_or_question": {"type": "string"},
     }
@@ -139,7 +141,7 @@ def verdict(answer: Any) -> bool:
 def parse_ledger(reply: str, names: Collection[str]) -> MagenticProgressLedger:
     """The ledger in a model's reply, its speaker one of `names`; `LedgerProblem` says what has to be mended."""
     found = _ledger_object(reply)
-    answers = {item: _unwrapped(found[item]) for item in ITEMS if item in found}
+    answers: dict[str, dict[str, Any]] = {item: _unwrapped(found[item]) for item in ITEMS if item in found}
     missing = [item for item in _VERDICTS if item not in answers]
     if missing:
         raise LedgerProblem(f"The reply lacks {', '.join(missing)}.")
@@ -156,9 +158,14 @@ def parse_ledger(reply: str, names: Collection[str]) -> MagenticProgressLedger:
         ledger = MagenticProgressLedger.model_validate(answers)
     except ValidationError as error:
         problems += [_told(problem) for problem in error.errors(include_url=False)]
+        raise _problem(problems) from error
     if problems:
-        raise LedgerProblem(" ".join(dict.fromkeys(problems)))
+        raise _problem(problems)
     return ledger
+
+
+def _problem(problems: list[str]) -> LedgerProblem:
+    return LedgerProblem(" ".join(dict.fromkeys(problems)))
 
 
 def _ledger_object(reply: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class NotJson(ValueError):
 
 
 def objects_in(text: str) -> Iterator[dict[str, Any]]:
-    """Every outermost JSON object in a reply, whatever is written around it; those written properly come as they are."""
+    """Every outermost JSON object in a reply, whatever is written around it."""
     position, starts = 0, 0
     while starts < _MAX_STARTS and (position := _next_start(text, position)) != -1:
         starts += 1

@@ -130,11 +130,15 @@ class MagenticManagerBase(ABC):
         """Make another plan that heeds a person's feedback, which is the last message of the conversation."""
         return await self.replan(magentic_context)
 
+    def composed(self, magentic_context: MagenticContext, facts: str, plan: Plan) -> MagenticTaskLedger:
+        """What the team is told of these facts and this plan."""
+        return compose(magentic_context, facts, plan)
+
     async def on_checkpoint_save(self) -> dict[str, Any]:
         """What the manager keeps besides the context and `task_ledger`."""
         return {}
 
-    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to restore
         """Take back what `on_checkpoint_save` gave."""
 
 
@@ -230,8 +234,11 @@ class StandardMagenticManager(MagenticManagerBase):
             messages = [*messages, _reply(reply), _question(wording.PLAN_AGAIN)]
         else:
             plan = Plan((PlanStep("Work on the request."),))
-        self.task_ledger = compose(context, facts.strip(), plan, self.prompts.task_ledger)
+        self.task_ledger = self.composed(context, facts.strip(), plan)
         return self.task_ledger
+
+    def composed(self, magentic_context: MagenticContext, facts: str, plan: Plan) -> MagenticTaskLedger:
+        return compose(magentic_context, facts, plan, self.prompts.task_ledger)
 
     # --- the inner loop ----------------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ def _joined(contents: Sequence[Content]) -> list[Content]:
 
 
 class AgentParticipant(AgentExecutor):
-    """An agent in a team. What it is told waits until it is asked; each run, and each new start, has its own session."""
+    """An agent in a team. What it is told waits until it is asked; when the team starts over it has a new session."""
 
     def __init__(self, agent: SupportsAgentRun, *, id: str | None = None) -> None:
         super().__init__(agent, id=id)
@@ -109,7 +109,11 @@ class AgentParticipant(AgentExecutor):
         await ctx.send_message(GroupChatResponseMessage(spoken(response, self.id)))
 
     async def _run(
-        self, agent: SupportsAgentRun, messages: list[Message], ctx: WorkflowContext[Any, Any], arguments: dict[str, Any]
+        self,
+        agent: SupportsAgentRun,
+        messages: list[Message],
+        ctx: WorkflowContext[Any, Any],
+        arguments: dict[str, Any],
     ) -> AgentResponse:
         if isinstance(agent, Agent):
             # One turn per request: a constant name makes a changed prompt a divergence instead of a second call.

@@ -12,7 +12,10 @@ from stepwell.orchestrations.lenient import objects_in
 from stepwell.orchestrations.names import matched_name
 
 _BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.):]|[Ss]tep\s+\d{1,3}\s*[.:)-])\s+(?P<text>.*\S)\s*$")
-_OWNED = re.compile(r"^\s*[\[(*_`]{0,3}(?P<owner>[^:\]\)]{1,80}?)[\])*_`]{0,3}\s*(?::|[–—]|\s-)\s*[*_]{0,2}\s*(?P<text>\S.*)$", re.DOTALL)
+_OWNED = re.compile(
+    r"^\s*[\[(*_`]{0,3}(?P<owner>[^:\]\)]{1,80}?)[\])*_`]{0,3}\s*(?::|[–—]|\s-)\s*[*_]{0,2}\s*(?P<text>\S.*)$",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class Plan:
     def reordered(self, order: Sequence[int]) -> Plan:
         """The steps in another order; those that `order` leaves out are gone."""
         return replace(self, steps=tuple(self.steps[index] for index in order))
+
+    def assigned(self, names: Collection[str]) -> Plan:
+        """With every owner one of `names`, found in the step's text where a person wrote it there."""
+        return Plan(tuple(_assigned(step, names) for step in self.steps))
 
     @classmethod
     def parse(cls, text: str, names: Collection[str] = ()) -> Plan:
@@ -165,3 +172,10 @@ def _owned(text: str, names: Collection[str]) -> PlanStep:
     if match is None or owner is None or len(match["owner"].split()) > 5:
         return PlanStep(text)
     return PlanStep(match["text"], owner)
+
+
+def _assigned(step: PlanStep, names: Collection[str]) -> PlanStep:
+    if step.owner is None:
+        return _owned(step.text, names)
+    known = matched_name(step.owner, names)
+    return PlanStep(step.text, known) if known else PlanStep(str(step))

@@ -95,17 +95,9 @@ Make the plan anew so that it does what the person asks. Reply with JSON: {{"ste
 """
 
 PROGRESS_LEDGER: Final = """\
-Look at where the team stands with the request:
+Look at where the team stands with the request above. Answer five questions, each with a short reason:
 
-{task}
-
-The team:
-
-{team}
-
-Answer five questions, each with a short reason:
-
-- is_request_satisfied: is everything that was asked for there, in the conversation above? Not if work is still to be done.
+- is_request_satisfied: is all that was asked for there, in the conversation above? Not if work is still to be done.
 - is_in_loop: are the same requests or replies coming again and again?
 - is_progress_being_made: did the latest replies add something of value, or is it the beginning?
 - next_speaker: who should speak next? One of: {names}
@@ -180,10 +172,13 @@ def _check(name: str, text: str) -> None:
     try:
         used = {field for _, field, _, _ in string.Formatter().parse(text) if field is not None}
     except ValueError as error:
-        raise WorkflowValidationError(f"the {name} prompt can't be filled in: {error}; write {{{{ for a brace") from error
+        raise WorkflowValidationError(
+            f"the {name} prompt can't be filled in: {error}; write {{{{ for a brace"
+        ) from error
     unknown = sorted(used - _ALLOWED[name])
     if unknown:
         allowed = ", ".join(f"{{{field}}}" for field in sorted(_ALLOWED[name]))
         raise WorkflowValidationError(
-            f"the {name} prompt asks for {{{unknown[0]}}}, which is not known there; use {allowed}, and {{{{ for a brace"
+            f"the {name} prompt asks for {{{unknown[0]}}}, which is not known there; "
+            f"use {allowed}, and {{{{ for a brace"
         )

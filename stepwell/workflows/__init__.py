@@ -6,6 +6,11 @@ from stepwell.workflows.edges import Case, Default
 from stepwell.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from stepwell.workflows.executor import Executor, FunctionExecutor, executor, handler, response_handler
 from stepwell.workflows.stream import ResponseStream
+from stepwell.workflows.subworkflow import (
+    SubWorkflowRequestMessage,
+    SubWorkflowResponseMessage,
+    WorkflowExecutor,
+)
 from stepwell.workflows.workflow import Workflow
 
 __all__ = [
@@ -14,11 +19,14 @@ __all__ = [
     "Executor",
     "FunctionExecutor",
     "ResponseStream",
+    "SubWorkflowRequestMessage",
+    "SubWorkflowResponseMessage",
     "Workflow",
     "WorkflowBuilder",
     "WorkflowContext",
     "WorkflowErrorDetails",
     "WorkflowEvent",
+    "WorkflowExecutor",
     "WorkflowRunResult",
     "WorkflowRunState",
     "executor",

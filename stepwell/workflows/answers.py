@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -39,6 +41,19 @@ def _union(hints: tuple[Any, ...]) -> Any:
     return union
 
 
+async def get_ready(answers: Iterable[Any]) -> None:
+    """If an answer has to be made from JSON data, import what that needs, away from the event loop."""
+    from_json = any(isinstance(answer, Mapping | OpaqueValue) for answer in answers)
+    if from_json and "pydantic.type_adapter" not in sys.modules:
+        await asyncio.to_thread(_adapter, int)
+
+
+def _adapter(expected: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(expected)
+
+
 def checked_answer(request: PendingRequest, answer: Any, source: Executor | None) -> Any:
     """The answer as the executor gets it: of the type asked for, made from JSON data if need be."""
     expected = response_type_of(request, source)
@@ -66,10 +81,10 @@ def _made_from_json(request: PendingRequest, answer: Any, expected: Any) -> Any:
         answer = answer.data
     if not _is_buildable(expected) or not isinstance(answer, Mapping):
         raise ResponseTypeMismatch(request.request_id, name, f"got {_shown(answer)}")
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(expected).validate_python(dict(answer))
+        return _adapter(expected).validate_python(dict(answer))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, p['loc'])) or 'value'}: {p['msg']}" for p in error.errors()[:5])
         raise ResponseTypeMismatch(request.request_id, name, problems) from error

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepwell.errors import ExecutorTimeout, WorkflowCheckpointException
+from stepwell.errors import ExecutorTimeout, WorkflowCheckpointException, WorkflowConvergenceException
 from stepwell.workflows.executor import Executor
 from stepwell.workflows.message import isolated
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NEVER_TRANSIENT = (WorkflowCheckpointException, WorkflowConvergenceException)
+
 Tell = Callable[[str, Any, dict[str, Any] | None], None]
 
 
@@ -22,7 +24,8 @@ async def attempted(executor: Executor, attempt: Callable[[], Awaitable[T]], tel
     """Await `attempt()` under the executor's timeout and, if it has a retry policy, again after it failed.
 
     Between attempts the executor gets back the state it had before this delivery. Failures of the storage or the
-    journal are never retried: they are not the executor's.
+    journal are never retried, whatever they are wrapped in: they are not the executor's. Nor is a timeout in a thread,
+    which may still be at work.
     """
     if executor.retry is None:
         return await _bounded(executor, attempt, tell)
@@ -49,9 +52,26 @@ async def attempted(executor: Executor, attempt: Callable[[], Awaitable[T]], tel
             tell("executor_retrying", None, details)
 
     def is_transient(error: Exception) -> bool:
-        return not isinstance(error, WorkflowCheckpointException)
+        if executor.runs_in_thread and isinstance(error, ExecutorTimeout):
+            return False
+        return not any(isinstance(one, _NEVER_TRANSIENT) for one in _chain(error))
 
     return await retrying(executor.retry, once, is_transient=is_transient, on_wait=on_wait)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came of: handlers wrap errors in their own."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, None if one.__suppress_context__ else one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
 
 
 async def _bounded(executor: Executor, attempt: Callable[[], Awaitable[T]], tell: Tell | None) -> T:

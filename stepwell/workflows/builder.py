@@ -203,7 +203,7 @@ class WorkflowBuilder:
 def _slot(thing: Any) -> Slot:
     """How runs get this executor."""
     if isinstance(thing, Executor):
-        return Slot(_id_of(thing), lambda: thing, thing, exclusive=not thing.shareable)
+        return Slot(_id_of(thing), thing.for_run, thing, exclusive=not thing.shareable)
     if hasattr(thing, "run") and hasattr(thing, "create_session"):
         from stepwell.agents.agent_executor import AgentExecutor
 

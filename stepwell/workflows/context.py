@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ from stepwell.checkpointing.journal import (
     idempotency_key,
 )
 from stepwell.errors import DuplicateRequest, InvalidRunArguments
+from stepwell.workflows.deadlines import check_default, moment, now
 from stepwell.workflows.events import WorkflowEvent
 from stepwell.workflows.message import isolated
 from stepwell.workflows.typing import type_name
@@ -87,10 +88,14 @@ class DeliveryScene:
     shared: Mapping[str, Any]
     used_request_ids: frozenset[str]
     leads_somewhere: bool = True
+    is_silent: bool = False
+    """Were outputs designated, and this executor's not among them?"""
     path: str = ""
-    """The enclosing workflows' executors, for a workflow inside a workflow."""
+    """For a workflow inside a workflow: the scope of the delivery it runs in, and a slash."""
     live: Callable[[str, Any, Mapping[str, Any] | None], None] | None = None
     """Announces a live event in this executor's name."""
+    emit: Callable[[WorkflowEvent], None] | None = None
+    """Announces somebody else's live event as it is."""
 
 
 class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
@@ -130,6 +135,16 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
     def _scope(self) -> str:
         return delivery_scope(self._scene, self._delivery)
 
+    @property
+    def scene(self) -> DeliveryScene:
+        """Where this handler is called: for executors that run something inside themselves."""
+        return self._scene
+
+    @property
+    def scope_id(self) -> str:
+        """What the journal and request ids know this delivery by."""
+        return self._scope
+
     def send_message(self, message: OutT, target_id: str | None = None) -> Awaitable[None]:
         """Send to the executors the edges lead to, or to the one of them named by `target_id`."""
         self._effects.sent.append((message, target_id))
@@ -159,12 +174,16 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
         deadline: datetime | timedelta | None = None,
         default: Any = None,
     ) -> Awaitable[None]:
-        """Ask the outside. The answer arrives at the `@response_handler` for this request's type."""
+        """Ask the outside. The answer arrives at the `@response_handler` for this request's type.
+
+        After the `deadline` the `default` is delivered as the answer, by the next resume or between two supersteps of a
+        run at work. None is a default too, if it fits the `response_type`; if not, the deadline only tells people.
+        """
         ordinal = len(self._effects.requested)
-        taken = self._scene.used_request_ids.union(request.request_id for request in self._effects.requested)
-        if request_id is not None and (request_id in taken or not request_id):
+        if request_id is not None and (not request_id or self.is_request_id_taken(request_id)):
             raise DuplicateRequest(request_id, self.executor_id)
-        now = datetime.now(UTC)
+        check_default(default, response_type, deadline)
+        asked_at = now()
         self._effects.requested.append(
             PendingRequest(
                 request_id=request_id or derived_id("req", self.run_id, self._scope, str(ordinal)),
@@ -172,13 +191,24 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
                 data=isolated(request_data),
                 request_type=type_name(type(request_data)),
                 response_type=type_name(response_type),
-                asked_at=now.isoformat(),
-                deadline=_moment(deadline, now),
-                default=default,
+                asked_at=asked_at.isoformat(),
+                deadline=moment(deadline, asked_at),
+                default=isolated(default),
                 delivery=self._scope,
             )
         )
         return DONE
+
+    def relay_request(self, request: PendingRequest) -> None:
+        """Ask the outside what a workflow inside this executor asks; the answer comes back to this executor."""
+        if self.is_request_id_taken(request.request_id):
+            raise DuplicateRequest(request.request_id, self.executor_id)
+        self._effects.requested.append(replace(request, source_executor_id=self.executor_id))
+
+    def is_request_id_taken(self, request_id: str) -> bool:
+        return request_id in self._scene.used_request_ids or any(
+            request_id == other.request_id for other in self._effects.requested
+        )
 
     def get_state(self, key: str, default: Any = None) -> Any:
         """A private copy of shared state: this delivery's own writes, else what earlier supersteps wrote."""
@@ -242,21 +272,11 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
 
 
 def delivery_scope(scene: DeliveryScene, delivery: int) -> str:
-    """The journal's name for one delivery: superstep, executor path, and which of its messages."""
-    return f"{scene.superstep}/{scene.path}{escaped(scene.executor_id)}/{delivery}"
+    """The journal's name for one delivery: superstep, executor, which of its messages; after those it is nested in."""
+    return f"{scene.path}{scene.superstep}/{escaped(scene.executor_id)}/{delivery}"
 
 
 def derived_id(prefix: str, *parts: str) -> str:
     """An id that a replay arrives at again."""
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
     return f"{prefix}-{hashlib.blake2b(text, digest_size=10).hexdigest()}"
-
-
-def _moment(deadline: datetime | timedelta | None, now: datetime) -> str | None:
-    if deadline is None:
-        return None
-    if isinstance(deadline, timedelta):
-        return (now + deadline).isoformat()
-    if deadline.tzinfo is None:
-        raise InvalidRunArguments(f"deadline {deadline!r} needs a time zone, for example datetime.now(UTC) + …")
-    return deadline.isoformat()

@@ -104,6 +104,10 @@ class WorkflowEvent:
             self._event_id = f"{self.run_id}:{self.iteration}:{self.executor_id or ''}:{self.type}:{self.ordinal}"
         return self._event_id
 
+    def keep_id(self, event_id: str) -> None:
+        """Give it an id that stays when it is announced elsewhere; one that it has stays."""
+        self._event_id = self._event_id or event_id
+
     def __repr__(self) -> str:
         shown = {
             name: getattr(self, name)

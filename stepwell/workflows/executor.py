@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import sys
 import typing
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
@@ -18,6 +18,7 @@ from stepwell.workflows.typing import fits, members, type_name, type_names
 if TYPE_CHECKING:
     from stepwell.retry import RetryPolicy
     from stepwell.workflows.context import WorkflowContext
+    from stepwell.workflows.graph import Graph
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNSET: Any = object()
@@ -158,6 +159,11 @@ class Executor:
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Take back what `on_checkpoint_save` gave."""
 
+    def onward(self, state: dict[str, Any]) -> Any:
+        """For a start executor whose run has ended early, by a limit of its own that may be higher now: given what it
+        keeps, the message that takes the run up again when it is resumed, or None. Asked of an executor at rest."""
+        return None
+
     @classmethod
     def handler_specs(cls) -> tuple[HandlerSpec, ...]:
         """The handlers of this class, in the order of their definition, inherited ones last."""
@@ -191,6 +197,19 @@ class Executor:
     def runs_in_thread(self) -> bool:
         """Does its work happen where a timeout can't stop it?"""
         return False
+
+    @property
+    def inner_graph(self) -> Graph | None:
+        """The graph inside this executor, if it is a workflow."""
+        return None
+
+    def for_run(self) -> Executor:
+        """What a run works with: this very object, unless it knows how to make itself afresh for each."""
+        return self
+
+    def missing_for(self, kept: Any) -> Iterable[str]:
+        """What the state it kept needs and this executor does not have any more, in words."""
+        return ()
 
     def can_handle(self, data: Any) -> bool:
         return self._handler_for(data) is not None

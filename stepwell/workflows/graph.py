@@ -99,13 +99,25 @@ class Graph:
         return {group.name: group for group in self.groups if isinstance(group, FanIn)}
 
     @cached_property
+    def inner(self) -> dict[str, Graph]:
+        """The workflows inside this one, by the executor they are in."""
+        graphs = {name: slot.prototype.inner_graph for name, slot in self.slots.items()}
+        return {name: graph for name, graph in graphs.items() if graph is not None}
+
+    @cached_property
     def exclusive(self) -> tuple[Slot, ...]:
-        return tuple(slot for slot in self.slots.values() if slot.exclusive)
+        """Executor instances, those of workflows inside this one included."""
+        own = [slot for slot in self.slots.values() if slot.exclusive]
+        return (*own, *(slot for graph in self.inner.values() for slot in graph.exclusive))
 
     @cached_property
     def shape(self) -> GraphShape:
-        edges = sorted(f"{'+'.join(g.sources)} -{g.kind}-> {'+'.join(g.targets)}" for g in self.groups)
-        return GraphShape(tuple(sorted(self.slots)), tuple(edges))
+        executors = list(self.slots)
+        edges = [f"{'+'.join(g.sources)} -{g.kind}-> {'+'.join(g.targets)}" for g in self.groups]
+        for name, graph in self.inner.items():
+            executors += [f"{name}/{inside}" for inside in graph.shape.executors]
+            edges += [f"in {name}: {edge}" for edge in graph.shape.edges]
+        return GraphShape(tuple(sorted(executors)), tuple(sorted(edges)))
 
     @cached_property
     def signature(self) -> str:
@@ -145,6 +157,9 @@ def declared_types(executor: Executor) -> Iterable[type]:
             yield from record_types_in(hint)
     for hint in annotations_of(type(executor)).values():
         yield from record_types_in(hint)
+    if executor.inner_graph is not None:
+        for slot in executor.inner_graph.slots.values():
+            yield from declared_types(slot.prototype)
     home: Any = executor.function if isinstance(executor, FunctionExecutor) else type(executor)
     if not home.__module__.startswith("stepwell."):
         yield from records_beside(home)

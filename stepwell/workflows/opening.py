@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from stepwell.checkpointing.checkpoint import (
@@ -33,8 +32,10 @@ from stepwell.errors import (
     UnknownRun,
     listed,
 )
-from stepwell.workflows.answers import checked_answer
+from stepwell.workflows.answers import checked_answer, get_ready
 from stepwell.workflows.context import derived_id
+from stepwell.workflows.deadlines import now
+from stepwell.workflows.defaults import defaulted, overdue
 from stepwell.workflows.graph import Graph, GraphShape
 from stepwell.workflows.message import INPUT, RESPONSES, ResponseMessage, isolated
 from stepwell.workflows.runner import is_blocked
@@ -188,8 +189,8 @@ class Opener:
         """A run that waits in memory."""
         opening = Opening(waiting.run_id, state, "continue", waiting)
         if self.request.responses:
-            return self._answered(opening, self.request.responses, typed=True)
-        return self._resumed(opening)
+            return self._with_defaults(self._answered(opening, self.request.responses, typed=True))
+        return self._with_defaults(self._resumed(opening))
 
     async def _opened(self, log: RunLog) -> Opening:
         checkpoint = await log.latest(self.graph.registry)
@@ -202,8 +203,9 @@ class Opener:
         opening = Opening(log.run_id, state, "continue", log, restore=True, warnings=warnings)
         opening = replace(opening, calls=_calls_of_superstep(log.calls, state.iteration + 1))
         if self.request.responses:
-            return self._answered(opening, self.request.responses, typed=True)
-        return self._resumed(opening)
+            return self._with_defaults(self._answered(opening, self.request.responses, typed=True))
+        await get_ready({} for decision in log.decisions.values() if not decision.typed)
+        return self._with_defaults(self._resumed(opening))
 
     def _resumed(self, opening: Opening) -> Opening:
         """The start-or-resume table, for a run that exists."""
@@ -224,19 +226,31 @@ class Opener:
             values = {key: self.codec.decode_text(d.value, path=f"answer to {key}") for key, d in recorded.items()}
             return self._answered(opening, values, typed=False)
         if not runnable:
-            return replace(opening, action="report")
+            return self._taken_up(opening)
         return self._with_doubts(opening)
+
+    def _taken_up(self, opening: Opening) -> Opening:
+        """An ended run reports what it came to, unless its start executor stopped early and need not any more."""
+        state, start = opening.state, self.graph.start
+        kept = state.executor_states.get(start)
+        message = self.graph.slots[start].prototype.onward(kept) if kept and not state.pending else None
+        if message is None:
+            return replace(opening, action="report")
+        inbox = (WorkflowMessage(message, INPUT, start),)
+        state = replace(state, inbox=inbox, turn=state.turn + 1, turn_began=state.iteration)
+        return replace(opening, state=state, action="enter", calls=())
 
     def _with_doubts(self, opening: Opening) -> Opening:
         """At-most-once calls that were cut off become requests, before anything runs."""
         doubtful = tuple(
             PendingRequest(
-                request_id=derived_id("call", opening.run_id, row.call_id),
+                # A call that is made again and cut off again is a new question, with an answer of its own.
+                request_id=derived_id("call", opening.run_id, row.call_id, row.started_at),
                 source_executor_id=JOURNAL,
                 data=CallInDoubt(row.call_id, row.name, row.request_preview, row.started_at, row.error),
                 request_type="CallInDoubt",
                 response_type="CallVerdict",
-                asked_at=datetime.now(UTC).isoformat(),
+                asked_at=now().isoformat(),
             )
             for row in opening.calls
             if row.in_doubt
@@ -259,7 +273,7 @@ class Opener:
             value = checked_answer(request, answer, slot.prototype if slot else None)
             if typed:
                 text = self.codec.encode_text(value, path=f"answer to {request_id}")
-                decisions.append(Decision(request_id, text, datetime.now(UTC).isoformat()))
+                decisions.append(Decision(request_id, text, now().isoformat()))
             if isinstance(request.data, CallInDoubt):
                 verdicts[request.data.call_id] = value
             else:
@@ -276,6 +290,22 @@ class Opener:
             verdicts=verdicts,
             delivers=delivers,
             entered_from=opening.state if opening.is_new else None,
+        )
+
+    def _with_defaults(self, opening: Opening) -> Opening:
+        """Requests whose deadline has passed are decided by their defaults, unless they were answered just now."""
+        if opening.action == "enter" or opening.newly_doubted or not opening.state.pending:
+            return opening
+        due = overdue(opening.state.pending, self.graph)
+        if not due:
+            return opening
+        done = defaulted(opening.state, due, self.graph)
+        return replace(
+            opening,
+            state=done.state,
+            action="deliver",
+            decisions=(*opening.decisions, *done.decisions),
+            warnings=(*opening.warnings, *done.notices),
         )
 
     def _pending(self, request_id: str, state: RunState, log: RunLog | None) -> PendingRequest:
@@ -357,7 +387,7 @@ class Opener:
             return ()
         stored = checkpoint.state.get(GRAPH_SHAPE)
         before = stored if isinstance(stored, GraphShape) else self.graph.shape
-        missing = tuple(_missing(state, self.graph, before))
+        missing = tuple(missing_from(state, self.graph, before))
         differences = before.differences(self.graph.shape)
         if missing or self.request.strict_graph:
             raise GraphChanged(checkpoint.checkpoint_id, missing or differences or ("the start executor differs",))
@@ -365,7 +395,7 @@ class Opener:
         return (f"the graph has changed since checkpoint {checkpoint.checkpoint_id!r} was written: {what}",)
 
 
-def _missing(state: RunState, graph: Graph, before: GraphShape) -> list[str]:
+def missing_from(state: RunState, graph: Graph, before: GraphShape) -> list[str]:
     """What the checkpoint needs and the graph lacks."""
     needs: list[tuple[str, str]] = [(name, "its state is kept") for name, kept in state.executor_states.items() if kept]
     for message in state.inbox:
@@ -379,6 +409,9 @@ def _missing(state: RunState, graph: Graph, before: GraphShape) -> list[str]:
     gone = [
         f"executor {name!r} is gone and {why}" for name, why in needs if name not in graph.slots and name != JOURNAL
     ]
+    for name, kept in state.executor_states.items():
+        if name in graph.slots:
+            gone.extend(graph.slots[name].prototype.missing_for(kept))
     gone.extend(
         f"the fan-in {name} is gone and has collected messages"
         for name, by_source in state.collected.items()

@@ -11,12 +11,13 @@ from typing import Any
 
 from stepwell.checkpointing.checkpoint import PendingRequest, RecordedOutput, WorkflowCheckpoint, WorkflowMessage
 from stepwell.checkpointing.codec import Codec
-from stepwell.checkpointing.journal import CallInDoubt, Journal, active_scope, add_usage
+from stepwell.checkpointing.journal import CallInDoubt, Journal, add_usage, entered
 from stepwell.checkpointing.storage.protocol import CheckpointDraft, Decision, PendingSummary, RunLog
 from stepwell.errors import WorkflowConvergenceException
 from stepwell.workflows.answers import response_type_of
 from stepwell.workflows.attempts import attempted
 from stepwell.workflows.context import DeliveryScene, Effects, WorkflowContext, delivery_scope
+from stepwell.workflows.defaults import defaulted, overdue
 from stepwell.workflows.edges import Edge
 from stepwell.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from stepwell.workflows.executor import Executor
@@ -57,6 +58,10 @@ class Runner:
     demand: Callable[[], Awaitable[None]] = _at_once
     streaming: bool = False
     max_iterations: int | None = None
+    path: str = ""
+    """For a workflow inside a workflow: the scope of the delivery it runs in, and a slash."""
+    decided: list[Decision] = field(default_factory=list, init=False)
+    """Decisions made on the way, because a deadline had passed."""
     _planned: Plan | Exception | None = field(default=None, init=False)
     _status: WorkflowRunState | None = field(default=None, init=False)
     _reached: int = field(default=0, init=False)
@@ -95,11 +100,26 @@ class Runner:
         outcomes = await self._execute(todo, state, number)
         step = advance(state, todo, outcomes, self.graph)
         after, unrouted = await self._look_ahead(step.state)
-        if self.journal is not None and self.journal.rows:
+        if self.log is not None and self.journal is not None and self.journal.rows:
             after = replace(after, usage=add_usage(after.usage, self.journal.usage()))
-        checkpoint = await self.save(after, asked=step.requests, final=not after.inbox)
+        due = self._overdue(after) if after.pending else []
+        checkpoint = await self.save(after, asked=step.requests, final=not after.inbox and not due)
         self._announce(step, outcomes, checkpoint, number, (*todo.warnings, *step.warnings, *unrouted))
-        return after
+        return await self._deliver_defaults(after, due) if due else after
+
+    def _overdue(self, state: RunState) -> list[PendingRequest]:
+        return overdue(state.pending, self.graph)
+
+    async def _deliver_defaults(self, state: RunState, due: Sequence[PendingRequest]) -> RunState:
+        """Time is up for some requests: their defaults are recorded as decisions, and queued."""
+        done = defaulted(state, due, self.graph)
+        self._planned = None
+        saved = await self.save(done.state, decisions=done.decisions, keep_calls=True)
+        self.decided.extend(done.decisions)
+        self.tell_checkpoint(saved, state.iteration)
+        for text in done.notices:
+            self.warn(text, state.iteration)
+        return done.state
 
     async def _plan(self, state: RunState) -> Plan:
         planned, self._planned = self._planned, None
@@ -168,7 +188,10 @@ class Runner:
             shared=state.shared,
             used_request_ids=state.used_request_ids,
             leads_somewhere=name in self.graph.leaving,
+            is_silent=self.graph.is_silent(name),
+            path=self.path,
             live=self._live(name, number),
+            emit=self.emit,
         )
         effects: list[Effects] = []
         for index, delivery in enumerate(deliveries):
@@ -221,14 +244,11 @@ class Runner:
             assert live is not None
             scope = self.journal.scope(delivery_scope(scene, index), lambda kind, details: live(kind, None, details))
         # Without a journal of its own a run must not write into the one of a run around it.
-        token = active_scope.set(scope)
-        try:
+        with entered(scope):
             await executor.execute(isolated(delivery.data), ctx)
             if scope is not None:
                 await scope.finish()
             return effects
-        finally:
-            active_scope.reset(token)
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,9 @@ from stepwell.errors import (
     WorkflowBusy,
     WorkflowCheckpointException,
     WorkflowConvergenceException,
+    listed,
 )
+from stepwell.workflows.answers import get_ready
 from stepwell.workflows.context import RunKwargs, run_kwargs
 from stepwell.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from stepwell.workflows.executor import Executor
@@ -92,6 +94,7 @@ class RunSession:
         self.request.check()
         opener = Opener(self.graph, self.request)
         opener.check_message()
+        await get_ready((self.request.responses or {}).values())
         if self.storage is None:
             return await self._open_in_memory(opener)
         run_id, branch = await target_run(self.request, self.storage)
@@ -141,14 +144,16 @@ class RunSession:
         if self.request.run_id is not None or not self.request.responses:
             return self.request.run_id
         owners = {
-            run.run_id
-            for run in self.waiting.values()
-            if run.state.used_request_ids.issuperset(self.request.responses)
+            run.run_id for run in self.waiting.values() if run.state.used_request_ids.issuperset(self.request.responses)
         }
         if not owners:
             known = tuple(key for run in self.waiting.values() for key in run.state.pending)
-            strange = next(key for key in self.request.responses if key not in known)
-            raise UnknownRequest(strange, known)
+            for request_id in self.request.responses:
+                if not any(request_id in run.state.used_request_ids for run in self.waiting.values()):
+                    raise UnknownRequest(request_id, known)
+            raise InvalidRunArguments("the responses belong to different runs; answer one run at a time")
+        if len(owners) > 1:
+            raise InvalidRunArguments(f"runs {listed(sorted(owners))} asked under the same ids; say which by run_id=…")
         return owners.pop()
 
     async def _take_place(self, identity: object, run_id: str) -> None:
@@ -296,9 +301,9 @@ class RunSession:
                 if executor.keeps_state
             }
             before = self.waiting.get(opening.run_id)
-            self.waiting[opening.run_id] = WaitingRun(
-                opening.run_id, state, executors, kept, before.decisions if before else {}
-            )
+            decisions = before.decisions if before else {}
+            decisions.update({decision.request_id: decision for decision in runner.decided})
+            self.waiting[opening.run_id] = WaitingRun(opening.run_id, state, executors, kept, decisions)
         else:
             self.waiting.pop(opening.run_id, None)
 

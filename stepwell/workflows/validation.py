@@ -24,6 +24,7 @@ def validate(graph: Graph) -> None:
     _check_reachable(graph)
     _check_handlers(graph)
     _check_types(graph)
+    _check_instances(graph)
     _check_outputs(graph)
 
 
@@ -113,6 +114,17 @@ def _check_edge(graph: Graph, source: str, target: str) -> None:
         return
     if not any(may_send(one, other) for one in sends for other in accepts):
         raise TypeCompatibilityError(source, target, type_names(sends), type_names(accepts))
+
+
+def _check_instances(graph: Graph) -> None:
+    """One executor object in two places at once would mix up what it keeps for each."""
+    count = Counter(id(slot.prototype) for slot in graph.exclusive)
+    twice = [slot.id for slot in graph.exclusive if count[id(slot.prototype)] > 1]
+    if twice:
+        raise WorkflowValidationError(
+            f"the executor instance {twice[0]!r} is in the workflow more than once, through workflows inside it; build "
+            "the inner workflow once for each place, or with factories (for example `lambda: MyExecutor('id')`)"
+        )
 
 
 def _check_outputs(graph: Graph) -> None:

@@ -11,6 +11,7 @@ from stepwell.checkpointing.storage.plain import run_storage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage
 from stepwell.errors import InvalidRunArguments, RunBusy
 from stepwell.workflows.context import RunKwargs
+from stepwell.workflows.deadlines import is_overdue
 from stepwell.workflows.events import WorkflowRunResult, WorkflowRunState
 from stepwell.workflows.executor import Executor
 from stepwell.workflows.graph import Graph
@@ -186,6 +187,7 @@ class Workflow:
     async def recover(self, storage: CheckpointStorage | None = None) -> list[WorkflowRunResult]:
         """Resume every interrupted run of this workflow, one after the other; for use at start-up.
 
+        So are runs that wait for an answer that was recorded meanwhile, or past its deadline.
         Runs held by a live process are left to it; those that failed or were cancelled on purpose are left alone.
         """
         where = storage or self.graph.storage
@@ -195,7 +197,8 @@ class Workflow:
         results: list[WorkflowRunResult] = []
         for info in await runs.list_runs(workflow_name=self.name):
             interrupted = info.state in _INTERRUPTED and info.stopped_by != "cancel_run"
-            if not interrupted and not info.undelivered_answers:
+            is_late = any(is_overdue(request.deadline) for request in info.pending_requests)
+            if not interrupted and not info.undelivered_answers and not is_late:
                 continue
             try:
                 results.append(await self.run(run_id=info.run_id, checkpoint_storage=where))

@@ -100,7 +100,7 @@ async def test_a_fan_in_waits_for_all_its_sources() -> None:
 )
 async def test_a_switch_takes_the_first_case_that_holds_or_the_default(message: str, expected: list[str]) -> None:
     start, one, two, other = Relay("start"), Printer("one"), Printer("two"), Printer("other")
-    cases = [
+    cases: list[Any] = [
         Case(condition=lambda text: text[0] == "1", target=one),
         Case(condition=lambda text: text[0] in "12", target=two),
         Default(target=other),
@@ -274,7 +274,7 @@ def all_other_twice() -> WorkflowBuilder:
 
 
 def output_from_a_word() -> WorkflowBuilder:
-    return WorkflowBuilder(start_executor=Printer("a"), output_from="a")  # type: ignore[arg-type]
+    return WorkflowBuilder(start_executor=Printer("a"), output_from="a")
 
 
 REFUSED: list[tuple[Callable[[], WorkflowBuilder], type[Exception], str]] = [

@@ -176,11 +176,15 @@ async def test_failed_with_another_message_it_is_unfinished() -> None:
         await workflow.run("another", run_id="r")
 
 
-@pytest.mark.parametrize("new_turn", [False, True])
-async def test_cancelled_with_another_turn_it_is_unfinished(new_turn: bool) -> None:
+async def test_cancelled_with_another_message_it_is_unfinished() -> None:
     workflow = await cancelled(InMemoryCheckpointStorage())
     with pytest.raises(RunUnfinished, match="is CANCELLED"):
-        await workflow.run(1 if new_turn else 2, run_id="r", new_turn=new_turn)
+        await workflow.run(2, run_id="r")
+
+
+async def test_the_line_that_asked_for_a_new_turn_resumes_it_when_it_is_run_again() -> None:
+    workflow = await cancelled(InMemoryCheckpointStorage())
+    assert (await workflow.run(1, run_id="r", new_turn=True)).get_outputs() == [5]
 
 
 async def test_failed_with_responses_they_are_answered_if_pending() -> None:
@@ -348,9 +352,7 @@ CONTRADICTIONS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "words"), CONTRADICTIONS, ids=[row[-1] for row in CONTRADICTIONS]
-)
+@pytest.mark.parametrize(("arguments", "options", "words"), CONTRADICTIONS, ids=[row[-1] for row in CONTRADICTIONS])
 async def test_what_contradicts_itself_is_refused_and_nothing_changes(
     arguments: tuple[Any, ...], options: dict[str, Any], words: str
 ) -> None:

@@ -44,6 +44,7 @@ def _go_on() -> None:
 
 def _start_afresh() -> None:
     _taken.clear()
+    _guards.clear()  # they guard what the parent has
     for forget in _in_child:
         forget()
 

@@ -17,7 +17,7 @@ from typing import Any
 from stepwell.checkpointing.storage.forking import fork_guard
 from stepwell.checkpointing.storage.sqlite_jobs import Job, Leave, OpenRun, Seat, in_waves
 from stepwell.checkpointing.storage.sqlite_reading import SnapshotPool
-from stepwell.checkpointing.storage.sqlite_schema import connect_writer, failure, is_busy
+from stepwell.checkpointing.storage.sqlite_schema import connect_writer, failure, file_at, is_busy
 from stepwell.checkpointing.storage.sqlite_seats import Seats
 from stepwell.checkpointing.storage.sqlite_work import Transaction, Work
 from stepwell.errors import WorkflowCheckpointException
@@ -35,6 +35,7 @@ class GroupCommit:
         self._work = Work(self._seats)
         self._guard = fork_guard()
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     def commit(self, jobs: Sequence[Job]) -> Sequence[Any]:
         if all(type(job) is Leave and job.seat.holder_id is None for job in jobs):
@@ -118,6 +119,11 @@ class GroupCommit:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = connect_writer(self._path)
+            self._file = file_at(self._path)
+        elif file_at(self._path) != self._file:
+            # Nobody would ever find what is written to a file without a name. Another file has other holders and runs.
+            self._seats.leave_all()
+            raise OSError("the database was removed or replaced while it was in use")
         return self._connection
 
     def _recover(self, error: Exception) -> None:

@@ -14,7 +14,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -26,13 +26,13 @@ from stepwell.checkpointing.storage.forking import fork_guard
 from stepwell.checkpointing.storage.liveness import Lease
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
 from stepwell.checkpointing.storage.records import NODES_PER_RUN, RequestRow, RunRow, StoredCheckpoint, parse_call
-from stepwell.checkpointing.storage.sqlite_schema import connect_reader, failure, torn
+from stepwell.checkpointing.storage.sqlite_schema import connect_reader, failure, file_at, torn
 from stepwell.checkpointing.values import Node, Root
 from stepwell.errors import StorageClosed
 
 T = TypeVar("T")
 
-_NODES_AT_ONCE = 512
+_NODES_AT_ONCE = 128
 _READERS = 2
 
 
@@ -307,7 +307,7 @@ def _nodes_at_once(connection: sqlite3.Connection, ids: Sequence[int]) -> Iterat
 def _node(line: str) -> Node | None:
     try:
         node_id, digest, refs, body = line.split("|", 3)
-        return Node(int(node_id), body, unpacked(bytes.fromhex(refs)), bytes.fromhex(digest))
+        return Node(int(node_id), body, unpacked(bytes.fromhex(refs)) if refs else (), bytes.fromhex(digest))
     except ValueError:  # damaged, and as good as missing
         return None
 
@@ -319,6 +319,7 @@ def _node(line: str) -> Node | None:
 class _Reader:
     connection: sqlite3.Connection
     guard: threading.Lock
+    file: tuple[int, int] | None
 
 
 class SnapshotPool:
@@ -367,10 +368,7 @@ class SnapshotPool:
     def _borrowed(self) -> Iterator[sqlite3.Connection]:
         if self._closed:
             raise StorageClosed(str(self._path))
-        try:
-            reader = self._idle.pop()
-        except IndexError:
-            reader = _Reader(connect_reader(self._path), fork_guard())
+        reader = self._reader()
         with reader.guard:
             try:
                 reader.connection.execute("BEGIN")
@@ -385,14 +383,27 @@ class SnapshotPool:
                 raise
             self._give_back(reader)
 
+    def _reader(self) -> _Reader:
+        file = file_at(self._path)
+        while self._idle:
+            try:
+                reader = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if reader.file == file:
+                return reader
+            reader.connection.close()
+        return _Reader(connect_reader(self._path), fork_guard(), file)
+
     def _give_back(self, reader: _Reader) -> None:
         self._idle.append(reader)
         if self._closed:
             self._drain()
 
     def _drain(self) -> None:
-        while self._idle:
-            self._idle.pop().connection.close()
+        with suppress(IndexError):  # another thread was faster
+            while True:
+                self._idle.pop().connection.close()
 
     def close(self) -> None:
         self._closed = True

@@ -113,7 +113,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     _create_file(path)
     connection = _connect(path)
     try:
-        _check_owner(connection, path)
+        is_new = _check_owner(connection, path) == 0
         _switch_to_wal(connection)
         for pragma in (
             "synchronous = FULL",
@@ -122,7 +122,8 @@ def connect_writer(path: Path) -> sqlite3.Connection:
             "temp_store = MEMORY",
         ):
             connection.execute(f"PRAGMA {pragma}")
-        _create_tables(connection, path)
+        if is_new:
+            _create_tables(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -143,6 +144,15 @@ def failure(error: sqlite3.Error | OSError, path: Path, *, reading: bool = False
         return CheckpointDamaged(str(path), str(error))
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return StorageError(str(path), f"{error} ({name})")
+
+
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Which file has this name now: a connection goes on with the one it opened, whatever becomes of the name."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_busy(error: Exception) -> bool:

@@ -285,17 +285,16 @@ class Work:
 
     def _delete_checkpoint(self, transaction: Transaction, job: DeleteCheckpoint) -> bool:
         found = transaction.execute(
-            """DELETE FROM checkpoints WHERE checkpoint_id = ? RETURNING run_key,
-                (SELECT max(c.id) FROM checkpoints AS c WHERE c.run_key = checkpoints.run_key)""",
-            (job.checkpoint_id,),
-        ).fetchall()
-        if not found:
+            "SELECT run_key FROM checkpoints WHERE checkpoint_id = ?", (job.checkpoint_id,)
+        ).fetchone()
+        if found is None:
             return False
-        ((run_key, newest),) = found
-        run = reading.run_with_key(transaction.connection, run_key)
+        run = reading.run_with_key(transaction.connection, found[0])
         if run is None:
             raise CheckpointDamaged(job.checkpoint_id, "the run it belongs to is missing")
-        if newest is None and run.row.state == SAVED_BY_HAND and run.row.holder is None:
+        transaction.execute("DELETE FROM checkpoints WHERE checkpoint_id = ?", (job.checkpoint_id,))
+        left = transaction.execute("SELECT 1 FROM checkpoints WHERE run_key = ? LIMIT 1", found).fetchone()
+        if left is None and run.row.state == SAVED_BY_HAND and run.row.holder is None:
             self._forget_run(transaction, run)
         else:
             sweep(transaction.connection, run.row.origin)

@@ -1,0 +1,450 @@
+"""The orchestrator of a Magentic team: a small state machine around its manager.
+
+Plan, perhaps have it reviewed, then round after round: ask for the ledger, decide, let somebody speak. What to do is
+decided in `decision.py`; here it is done. Everything it keeps goes through its checkpoint hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from stepwell.agents.chat import AgentResponse, Message, as_messages, text_of
+from stepwell.agents.content import Content
+from stepwell.checkpointing.registry import register_type
+from stepwell.errors import LedgerUnreadable
+from stepwell.orchestrations.decision import (
+    Counters,
+    Finish,
+    Limit,
+    Limits,
+    Replan,
+    Speak,
+    Unreadable,
+    decide,
+    may_go_on,
+)
+from stepwell.orchestrations.events import (
+    GROUP_CHAT_EVENT,
+    ORCHESTRATOR_EVENT,
+    GroupChatRequestSentEvent,
+    GroupChatResponseReceivedEvent,
+    MagenticOrchestratorEvent,
+    MagenticOrchestratorEventType,
+)
+from stepwell.orchestrations.ledger import MagenticProgressLedger
+from stepwell.orchestrations.manager import (
+    MagenticContext,
+    MagenticManagerBase,
+    MagenticTaskLedger,
+    PlanLike,
+    task_ledger_of,
+)
+from stepwell.orchestrations.participants import (
+    GroupChatParticipantMessage,
+    GroupChatRequestMessage,
+    GroupChatResponseMessage,
+)
+from stepwell.orchestrations.plan import Plan
+from stepwell.orchestrations.review import MagenticPlanReviewRequest, MagenticPlanReviewResponse
+from stepwell.workflows.context import WorkflowContext, derived_id
+from stepwell.workflows.events import WorkflowEvent
+from stepwell.workflows.executor import Executor, handler, response_handler
+
+ORCHESTRATOR_ID = "magentic_orchestrator"
+
+Sent = GroupChatParticipantMessage | GroupChatRequestMessage
+Context = WorkflowContext[Sent, AgentResponse]
+Kind = MagenticOrchestratorEventType
+
+_UNTOLD = -1
+"""A participant that has heard nothing since the team (re)started: it begins anew when it is next told something."""
+
+register_type(Counters, name="stepwell.MagenticCounters", immutable=True)
+register_type(Limit, name="stepwell.MagenticLimit", immutable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewPolicy:
+    """When a person is asked."""
+
+    plans: bool = False
+    replans: bool = True
+    """Whether plans made after a stall are shown too, if plans are."""
+    stalls: bool = False
+    """Whether a person is asked before a stalled team replans."""
+
+
+@dataclass(slots=True)
+class TeamState:
+    """Everything a team is between two messages."""
+
+    context: MagenticContext
+    ledger: MagenticTaskLedger
+    heard: dict[str, int]
+    """How much of the conversation each participant was told."""
+    counters: Counters = field(default_factory=Counters)
+    progress: MagenticProgressLedger | None = None
+    speaker: str | None = None
+    reviews: int = 0
+    """How often the plan at hand was shown."""
+    starts_over: bool = False
+    """The plan at hand came from a stall: when it is carried out the conversation is cleared."""
+    stuck: Replan | None = None
+    """The replanning that waits for a person's word."""
+    stopped_by: Limit | None = None
+
+
+register_type(Replan, name="stepwell.MagenticReplan", immutable=True)
+
+
+class MagenticOrchestrator(Executor):
+    """Has the manager plan and judge, asks participants, and yields the final answer."""
+
+    def __init__(
+        self,
+        manager: MagenticManagerBase,
+        team: Mapping[str, str],
+        *,
+        limits: Limits,
+        review: ReviewPolicy,
+        told_at_once: Iterable[str] = (),
+    ) -> None:
+        super().__init__(ORCHESTRATOR_ID)
+        self.manager = manager
+        self.team = dict(team)
+        self.limits = limits
+        self.review = review
+        self.told_at_once = tuple(told_at_once)
+        self._state: TeamState | None = None
+        self._run_id: str | None = None
+        self._announced = (0, 0)
+
+    # --- what comes in -----------------------------------------------------------------------------------------------
+
+    @handler
+    async def on_task(self, task: str | Message | list[str | Message], ctx: Context) -> None:
+        """A request begins a run; what comes after its end continues the conversation."""
+        state, messages = self._state, as_messages(task)
+        if self._run_id not in (None, ctx.run_id):
+            state = None  # This object has served another run.
+        self._run_id = ctx.run_id
+        if state is None:
+            await self._begin(messages, ctx)
+        elif self._goes_on(state, messages):
+            await self._go_on(state, ctx)
+        else:
+            await self._follow_up(state, messages, ctx)
+
+    @handler
+    async def on_reply(self, response: GroupChatResponseMessage, ctx: Context) -> None:
+        """A participant has spoken. Only who was asked moves the team on; anybody else is heard."""
+        state, author = self._team_state(), ctx.get_source_executor_id()
+        # The name is in the text too: many models are not shown who a message is from.
+        said = [Content.from_text(f"{author}:\n"), *response.message.contents]
+        state.context.chat_history.append(Message("user", said, author_name=author))
+        await self._emit(ctx, GROUP_CHAT_EVENT, GroupChatResponseReceivedEvent(state.counters.rounds, author))
+        await self._tell(state, (name for name in self.told_at_once if name != author), ctx)
+        if state.speaker == author:
+            state.speaker = None
+            await self._next(state, ctx)
+
+    @response_handler
+    async def on_review(
+        self, request: MagenticPlanReviewRequest, response: MagenticPlanReviewResponse, ctx: Context
+    ) -> None:
+        state = self._team_state()
+        match response.decision:
+            case "approve":
+                await self._approved(state, request, response.edited_plan, ctx)
+            case "revise":
+                await self._sent_back(state, request, response.feedback, ctx)
+            case "reject":
+                await self._rejected(state, response.feedback, ctx)
+            case never:
+                assert_never(never)
+
+    # --- beginning ---------------------------------------------------------------------------------------------------
+
+    async def _begin(self, messages: list[Message], ctx: Context) -> None:
+        pictures = [message for message in messages if any(content.type != "text" for content in message.contents)]
+        context = MagenticContext(text_of(messages), pictures, dict(self.team))
+        ledger = self._adopted(await self.manager.plan(context), context)
+        self._state = TeamState(context, ledger, dict.fromkeys(self.team, _UNTOLD))
+        await self._tell_plan(self._state, Kind.PLAN_CREATED, ctx)
+        await self._propose(self._state, ctx, review=self.review.plans)
+
+    async def _follow_up(self, state: TeamState, messages: list[Message], ctx: Context) -> None:
+        """The conversation goes on with a new request: new counters and a new plan, and nothing is forgotten."""
+        state.context.task = text_of(messages)
+        state.context.chat_history += messages
+        state.counters, state.reviews, state.stopped_by, state.stuck = Counters(), 0, None, None
+        self._sync(state)
+        state.ledger = self._adopted(await self.manager.replan(state.context), state.context)
+        state.starts_over = False
+        await self._tell_plan(state, Kind.PLAN_CREATED, ctx)
+        await self._propose(state, ctx, review=self.review.plans)
+
+    def _goes_on(self, state: TeamState, messages: list[Message]) -> bool:
+        """Was the run stopped by a limit that is higher now, and asked for the same again?"""
+        stopped = state.stopped_by
+        return stopped is not None and may_go_on(stopped, self.limits) and text_of(messages) == state.context.task
+
+    async def _go_on(self, state: TeamState, ctx: Context) -> None:
+        stopped, state.stopped_by = state.stopped_by, None
+        self._sync(state)
+        if stopped is not None and stopped.name == "max_plan_reviews":
+            await self._propose(state, ctx, review=True)
+        else:
+            await self._next(state, ctx)
+
+    # --- plans -------------------------------------------------------------------------------------------------------
+
+    async def _propose(self, state: TeamState, ctx: Context, *, review: bool, is_stalled: bool = False) -> None:
+        if review:
+            await self._ask_person(state, ctx, is_stalled=is_stalled)
+        else:
+            await self._carry_out(state, ctx)
+
+    async def _ask_person(
+        self, state: TeamState, ctx: Context, *, is_stalled: bool, before_replan: bool = False
+    ) -> None:
+        state.reviews += 1
+        limit = self.limits.max_plan_reviews
+        request = MagenticPlanReviewRequest(
+            plan=state.ledger.plan,
+            facts=state.ledger.facts,
+            current_progress=state.progress,
+            is_stalled=is_stalled,
+            before_replan=before_replan,
+            reviews_left=None if limit is None else max(0, limit - state.reviews),
+            # The engine would derive one too, but the payload has to carry the same.
+            request_id=derived_id("plan", ctx.run_id, self.id, str(ctx.superstep)),
+        )
+        await ctx.request_info(request, MagenticPlanReviewResponse, request_id=request.request_id)
+
+    async def _carry_out(self, state: TeamState, ctx: Context) -> None:
+        """Put the plan before the team. A plan that came from a stall starts over: the conversation has been read by
+        now, and participants forget it."""
+        state.reviews = 0
+        if state.starts_over:
+            state.context.reset()
+            state.heard = dict.fromkeys(self.team, _UNTOLD)
+            state.starts_over = False
+            await self._announce(ctx, Kind.RESET, "The team starts over with the new plan.")
+        state.context.chat_history.append(self._plan_message(state))
+        await self._next(state, ctx)
+
+    async def _replan(self, state: TeamState, decision: Replan, ctx: Context) -> None:
+        state.counters, state.starts_over = decision.counters, True
+        self._sync(state)
+        state.ledger = self._adopted(await self.manager.replan(state.context), state.context)
+        await self._tell_plan(state, Kind.REPLANNED, ctx)
+        await self._propose(state, ctx, review=self.review.plans and self.review.replans, is_stalled=True)
+
+    async def _stalled(self, state: TeamState, decision: Replan, ctx: Context) -> None:
+        await self._announce(ctx, Kind.STALLED, f"The team is stuck: {decision.reason}")
+        if self.review.stalls:
+            state.stuck = decision
+            await self._ask_person(state, ctx, is_stalled=True, before_replan=True)
+        else:
+            await self._replan(state, decision, ctx)
+
+    # --- a person's word ---------------------------------------------------------------------------------------------
+
+    async def _approved(
+        self, state: TeamState, request: MagenticPlanReviewRequest, edited: Plan | None, ctx: Context
+    ) -> None:
+        if edited is not None:
+            plan = edited.assigned(tuple(self.team))
+            state.ledger = self._adopted(self.manager.composed(state.context, state.ledger.facts, plan), state.context)
+        if not request.before_replan:
+            await self._carry_out(state, ctx)
+            return
+        state.stuck, state.reviews = None, 0
+        state.counters = replace(state.counters, stalls=0)
+        self._sync(state)
+        if edited is not None:
+            state.context.chat_history.append(self._plan_message(state))
+        await self._next(state, ctx)
+
+    async def _sent_back(
+        self, state: TeamState, request: MagenticPlanReviewRequest, feedback: str, ctx: Context
+    ) -> None:
+        limit = self.limits.max_plan_reviews
+        if state.stuck is not None:
+            decision, state.stuck = state.stuck, None
+            state.context.chat_history.append(Message("user", [f"A person who looked at this says: {feedback}"]))
+            await self._replan(state, decision, ctx)
+        elif limit is not None and state.reviews >= limit:
+            await self._stop(state, Limit("max_plan_reviews", limit), ctx)
+        else:
+            state.ledger = self._adopted(await self.manager.revise_plan(state.context, feedback), state.context)
+            await self._tell_plan(state, Kind.REPLANNED, ctx)
+            await self._ask_person(state, ctx, is_stalled=request.is_stalled)
+
+    async def _rejected(self, state: TeamState, reason: str, ctx: Context) -> None:
+        state.stuck = None
+        because = f": {reason}" if reason else "."
+        await self._answer(state, f"The plan was rejected{because}\nNothing further was done.", ctx, limit="rejected")
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    async def _next(self, state: TeamState, ctx: Context) -> None:
+        """Judge, decide, act."""
+        judgement = await self._judge(state, ctx)
+        match decide(judgement, state.counters, self.limits, tuple(self.team)):
+            case Finish():
+                final = await self.manager.prepare_final_answer(state.context)
+                await self._answer(state, final, ctx)
+            case Limit() as limit:
+                await self._stop(state, limit, ctx)
+            case Replan() as replan:
+                await self._stalled(state, replan, ctx)
+            case Speak() as speak:
+                await self._let_speak(state, speak, ctx)
+            case never:
+                assert_never(never)
+
+    async def _judge(self, state: TeamState, ctx: Context) -> MagenticProgressLedger | Unreadable:
+        try:
+            ledger = await self.manager.create_progress_ledger(state.context)
+        except LedgerUnreadable as error:
+            return Unreadable(error.problem)
+        state.progress = ledger
+        await self._emit(ctx, ORCHESTRATOR_EVENT, MagenticOrchestratorEvent(Kind.PROGRESS_LEDGER_UPDATED, ledger))
+        return ledger
+
+    async def _let_speak(self, state: TeamState, decision: Speak, ctx: Context) -> None:
+        state.counters, state.speaker = decision.counters, decision.speaker
+        self._sync(state)
+        await self._tell(state, {**dict.fromkeys(self.told_at_once), decision.speaker: None}, ctx)
+        spoken = f"To {decision.speaker}: {decision.instruction}"
+        state.context.chat_history.append(Message("assistant", [spoken], author_name=self.manager.name))
+        request = GroupChatRequestMessage(additional_instruction=decision.instruction)
+        await ctx.send_message(request, decision.speaker)
+        asked = GroupChatRequestSentEvent(state.counters.rounds, decision.speaker, decision.instruction)
+        await self._emit(ctx, GROUP_CHAT_EVENT, asked)
+
+    async def _tell(self, state: TeamState, names: Iterable[str], ctx: Context) -> None:
+        """Tell these participants what they have not heard: the plan, what others said, what the person wants."""
+        history = state.context.chat_history
+        for name in names:
+            heard = state.heard.get(name, _UNTOLD)
+            news = tuple(m for m in history[max(0, heard) :] if m.role != "assistant" and m.author_name != name)
+            if news or heard == _UNTOLD:
+                await ctx.send_message(GroupChatParticipantMessage(news, reset=heard == _UNTOLD), name)
+            state.heard[name] = len(history)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def _stop(self, state: TeamState, limit: Limit, ctx: Context) -> None:
+        """Answer as well as can be, and say what was in the way."""
+        state.stopped_by = limit
+        explanation = _explained(limit)
+        await self._announce(ctx, Kind.LIMIT_REACHED, explanation)
+        state.context.stopped_because = explanation
+        if not state.context.anyone_has_spoken and state.counters.rounds == 0:
+            await self._answer(state, explanation, ctx, limit=limit.name)
+            return
+        final = await self.manager.prepare_final_answer(state.context)
+        noted = final.with_contents([*final.contents, Content.from_text(f"\n\n({explanation})")])
+        await self._answer(state, noted, ctx, limit=limit.name)
+
+    async def _answer(self, state: TeamState, answer: Message | str, ctx: Context, *, limit: str | None = None) -> None:
+        state.speaker = None
+        message = (
+            answer if isinstance(answer, Message) else Message("assistant", [answer], author_name=self.manager.name)
+        )
+        # A user's message, as far as the team is concerned: nobody on it takes these words for its own.
+        told = [Content.from_text("The answer that was given:\n"), *message.contents]
+        state.context.chat_history.append(Message("user", told, author_name=self.manager.name))
+        properties = {"limit": limit} if limit is not None else {}
+        await ctx.yield_output(AgentResponse([message], agent_id=self.id, additional_properties=properties))
+
+    # --- odds and ends -----------------------------------------------------------------------------------------------
+
+    def _team_state(self) -> TeamState:
+        assert self._state is not None, "a message came in before the task"
+        return self._state
+
+    def _adopted(self, given: PlanLike, context: MagenticContext) -> MagenticTaskLedger:
+        self.manager.task_ledger = ledger = task_ledger_of(given, context)
+        return ledger
+
+    def _plan_message(self, state: TeamState) -> Message:
+        return Message("user", [state.ledger.text], author_name=self.manager.name)
+
+    def _sync(self, state: TeamState) -> None:
+        """What managers see of the counters."""
+        context, counters = state.context, state.counters
+        context.round_count, context.stall_count = counters.rounds, counters.stalls
+        context.reset_count, context.stopped_because = counters.resets, None
+
+    async def _tell_plan(self, state: TeamState, kind: Kind, ctx: Context) -> None:
+        event = MagenticOrchestratorEvent(kind, self._plan_message(state), state.ledger.plan)
+        await self._emit(ctx, ORCHESTRATOR_EVENT, event)
+
+    async def _announce(self, ctx: Context, kind: Kind, text: str) -> None:
+        message = Message("assistant", [text], author_name=self.manager.name)
+        await self._emit(ctx, ORCHESTRATOR_EVENT, MagenticOrchestratorEvent(kind, message))
+
+    async def _emit(self, ctx: Context, event_type: str, data: Any) -> None:
+        superstep, number = self._announced
+        self._announced = (ctx.superstep, number + 1 if superstep == ctx.superstep else 0)
+        await ctx.add_event(WorkflowEvent(event_type, data, ordinal=self._announced[1]))
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def onward(self, state: dict[str, Any]) -> str | None:
+        """A run that a limit stopped goes on by itself when it is resumed with a higher one."""
+        stopped = state.get("stopped_by")
+        return str(state["task"]) if stopped is not None and may_go_on(stopped, self.limits) else None
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        state = self._state
+        if state is None:
+            return {}
+        context = state.context
+        return {
+            "task": context.task,
+            "history": context.chat_history,
+            "ledger": state.ledger,
+            "progress": state.progress,
+            "heard": state.heard,
+            "counters": state.counters,
+            "speaker": state.speaker,
+            "reviews": state.reviews,
+            "starts_over": state.starts_over,
+            "stuck": state.stuck,
+            "stopped_by": state.stopped_by,
+            "manager": await self.manager.on_checkpoint_save(),
+        }
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        self._run_id = None
+        if not state:
+            self._state = None
+            return
+        context = MagenticContext(state["task"], list(state["history"]), dict(self.team))
+        names = ("ledger", "progress", "counters", "speaker", "reviews", "starts_over", "stuck", "stopped_by")
+        self._state = TeamState(context, heard=dict(state["heard"]), **{name: state[name] for name in names})
+        self._sync(self._state)
+        self.manager.task_ledger = self._state.ledger
+        await self.manager.on_checkpoint_restore(state["manager"])
+
+
+def _explained(limit: Limit) -> str:
+    match limit.name:
+        case "max_round_count":
+            what = f"the limit max_round_count={limit.value} was reached"
+        case "max_reset_count":
+            what = f"the limit max_reset_count={limit.value} was reached: no plan worked out"
+        case "max_plan_reviews":
+            what = f"the limit max_plan_reviews={limit.value} was reached: the plan was sent back each time"
+        case "barren_replans":
+            what = f"the manager made {limit.value} new plans in a row without letting anyone speak"
+        case never:
+            assert_never(never)
+    return f"Stopped early: {what}."

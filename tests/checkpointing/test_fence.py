@@ -1,0 +1,470 @@
+"""One runner per run, with real processes: killed, frozen, forked, asleep."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stepwell.checkpointing.storage.liveness import HolderLocks
+from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
+from stepwell.errors import RunBusy, RunTakenOver
+from stepwell.testing.storage import call, draft, opened
+
+PROLOGUE = """
+import asyncio, os, subprocess, sys, time
+from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
+from stepwell.errors import LeaseError
+from stepwell.testing.storage import call, draft, opened
+
+path = sys.argv[1]
+lease = float(sys.argv[2])
+
+def say(text):
+    print(text, flush=True)
+
+def hear():
+    return sys.stdin.readline().strip()
+"""
+
+HOLDER = """
+async def main():
+    async with SQLiteCheckpointStorage(path, lease_seconds=lease) as storage:
+        log = await opened(storage)
+        await log.record_call(call("asked"), supersedes=())
+        say("holding")
+        n = 1
+        while await asyncio.to_thread(hear):
+            try:
+                await log.save(draft(n))
+                say("saved")
+            except LeaseError as error:
+                say(f"{type(error).__name__}: {error}")
+            n += 1
+        await log.release()
+    say("released")
+
+asyncio.run(main())
+"""
+
+
+class Process:
+    """A child that is told what to do line by line, and tells what it did."""
+
+    def __init__(self, script: str, path: Path, lease: float = 30.0) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(path), str(lease)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    async def hear(self) -> str:
+        assert self._process.stdout is not None
+        return (await asyncio.to_thread(self._process.stdout.readline)).strip()
+
+    async def say(self, text: str) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text + "\n")
+        self._process.stdin.flush()
+        return await self.hear()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class Processes:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._started: list[Process] = []
+
+    def start(self, script: str = HOLDER, lease: float = 30.0) -> Process:
+        self._started.append(Process(script, self._path, lease))
+        return self._started[-1]
+
+    async def holding(self, lease: float = 30.0) -> Process:
+        process = self.start(HOLDER, lease)
+        assert await process.hear() == "holding"
+        return process
+
+    def end(self) -> None:
+        for process in self._started:
+            process.end()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def processes(path: Path) -> Iterator[Processes]:
+    processes = Processes(path)
+    yield processes
+    processes.end()
+
+
+async def taken(storage: SQLiteCheckpointStorage) -> None:
+    """Ask for the run until it is given."""
+    while True:
+        try:
+            log = await opened(storage)
+        except RunBusy:
+            await asyncio.sleep(0.02)
+        else:
+            await log.save(draft(100))
+            return
+
+
+def locks(path: Path) -> list[str]:
+    return sorted(entry.name for entry in (path.parent / "runs.db.holders").iterdir())
+
+
+# --- alive or dead ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_held_by_another_process_is_refused_naming_it(path: Path, processes: Processes) -> None:
+    holder = await processes.holding()
+    async with SQLiteCheckpointStorage(path) as storage:
+        with pytest.raises(RunBusy, match=f"process {holder.pid} on ") as caught:
+            await opened(storage)
+        assert "this process" not in str(caught.value)
+        assert await holder.say("go on") == "saved"
+
+
+async def test_a_killed_holder_is_known_to_be_dead_at_once(path: Path, processes: Processes) -> None:
+    holder = await processes.holding(lease=3600)
+    holder.kill()
+    async with SQLiteCheckpointStorage(path) as storage:
+        log = await opened(storage)
+        assert [row.name for row in log.calls] == ["asked"]
+
+
+async def test_a_killed_holders_run_can_be_cancelled_and_deleted(path: Path, processes: Processes) -> None:
+    holder = await processes.holding(lease=3600)
+    async with SQLiteCheckpointStorage(path) as storage:
+        with pytest.raises(RunBusy):
+            await storage.cancel_run("run-1")
+        with pytest.raises(RunBusy):
+            await storage.delete_run("run-1")
+        holder.kill()
+        await storage.cancel_run("run-1")
+        (run,) = await storage.list_runs()
+        assert (run.state, run.holder) == ("CANCELLED", None)
+        assert await storage.delete_run("run-1")
+
+
+async def test_of_eight_who_resume_a_killed_run_at_once_one_gets_it(path: Path, processes: Processes) -> None:
+    (await processes.holding()).kill()
+    contender = """
+        async def main():
+            async with SQLiteCheckpointStorage(path) as storage:
+                say("ready")
+                hear()
+                try:
+                    log = await opened(storage)
+                    await log.save(draft(1))
+                    say("got it")
+                except LeaseError as error:
+                    say(f"refused by {str(error).split('process ')[1].split()[0]}")
+                hear()
+        asyncio.run(main())
+    """
+    contenders = [processes.start(contender) for _ in range(8)]
+    assert [await each.hear() for each in contenders] == ["ready"] * 8
+    answers = await asyncio.gather(*[each.say("now") for each in contenders])
+
+    winners = [each for each, answer in zip(contenders, answers, strict=True) if answer == "got it"]
+    assert len(winners) == 1
+    assert sorted(answers) == ["got it"] + [f"refused by {winners[0].pid}"] * 7
+
+
+async def test_two_storages_of_one_process_are_two_holders(path: Path) -> None:
+    one, other = SQLiteCheckpointStorage(path), SQLiteCheckpointStorage(path)
+    log = await opened(one)
+    with pytest.raises(RunBusy, match="this process"):
+        await opened(other)
+    await one.close()
+    again = await opened(other)
+    await again.save(draft(1, final=True))
+    await other.close()
+    assert log.run_id == "run-1"
+
+
+async def test_a_link_to_the_database_leads_to_the_same_holders(path: Path, processes: Processes) -> None:
+    await processes.holding()
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    async with SQLiteCheckpointStorage(link) as storage:
+        with pytest.raises(RunBusy):
+            await opened(storage)
+
+
+# --- frozen -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_frozen_holder_is_taken_over_and_can_not_write_when_it_wakes(path: Path, processes: Processes) -> None:
+    holder = await processes.holding(lease=0.5)
+    assert await holder.say("go on") == "saved"
+    holder.signal(signal.SIGSTOP)
+    async with SQLiteCheckpointStorage(path) as storage:
+        await taken(storage)
+        holder.signal(signal.SIGCONT)
+        answer = await holder.say("go on")
+        assert answer.startswith("RunTakenOver: ")
+        assert f"process {os.getpid()} on " in answer
+        assert await holder.say("") == "released"
+        latest = await storage.get_latest(run_id="run-1")
+        assert latest is not None
+        assert latest.iteration_count == 100
+        async with SQLiteCheckpointStorage(path) as third:
+            with pytest.raises(RunBusy):
+                await opened(third)
+
+
+async def test_a_frozen_holder_that_nobody_replaced_goes_on(path: Path, processes: Processes) -> None:
+    holder = await processes.holding(lease=0.2)
+    holder.signal(signal.SIGSTOP)
+    while time.monotonic() < lease_of(path):
+        await asyncio.sleep(0.05)
+    holder.signal(signal.SIGCONT)
+    assert await holder.say("go on") == "saved"
+
+
+async def test_a_frozen_holder_is_believed_to_be_alive_during_its_lease(path: Path, processes: Processes) -> None:
+    holder = await processes.holding(lease=3600)
+    holder.signal(signal.SIGSTOP)
+    async with SQLiteCheckpointStorage(path) as storage:
+        with pytest.raises(RunBusy):
+            await opened(storage)
+
+
+def lease_of(path: Path) -> float:
+    with closing(sqlite3.connect(path)) as connection:
+        (expires,) = connection.execute("SELECT max(expires_here) FROM holders").fetchone()
+    return float(expires)
+
+
+async def test_a_holder_with_nothing_to_write_renews_its_lease(path: Path, processes: Processes) -> None:
+    await processes.holding(lease=0.3)
+    for _ in range(3):
+        before = lease_of(path)
+        while lease_of(path) == before:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_storage_that_holds_nothing_writes_nothing(path: Path) -> None:
+    async with SQLiteCheckpointStorage(path, lease_seconds=0.03) as storage:
+        log = await opened(storage)
+        await log.save(draft(1, final=True))
+        before = lease_of(path)
+        await asyncio.sleep(0.1)
+        assert lease_of(path) == before
+
+
+# --- other hosts ------------------------------------------------------------------------------------------------------
+
+
+def held_elsewhere(path: Path, *, seconds_left: float) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        holder = connection.execute(
+            "INSERT INTO holders (holder, expires, expires_here) VALUES (?, ?, 0)",
+            (f"{'0' * 32}:4711:another-host", time.time() + seconds_left),
+        )
+        connection.execute("UPDATE runs SET holder = ?, epoch = epoch + 1", (holder.lastrowid,))
+
+
+async def test_a_holder_on_another_host_is_believed_during_its_lease_and_not_after(path: Path) -> None:
+    async with SQLiteCheckpointStorage(path) as storage:
+        log = await opened(storage)
+        held_elsewhere(path, seconds_left=3600)
+        with pytest.raises(RunTakenOver, match="process 4711 on another-host"):
+            await log.save(draft(1))
+        with pytest.raises(RunBusy, match="process 4711 on another-host"):
+            await opened(storage)
+        held_elsewhere(path, seconds_left=-1)
+        await (await opened(storage)).save(draft(1, final=True))
+
+
+# --- lock files -------------------------------------------------------------------------------------------------------
+
+
+async def test_lock_files_of_the_dead_are_swept(path: Path, processes: Processes) -> None:
+    for _ in range(3):
+        (await processes.holding()).kill()
+    async with SQLiteCheckpointStorage(path) as storage:
+        await opened(storage)
+        async with SQLiteCheckpointStorage(path) as other:
+            await opened(other, "another")
+            assert len(locks(path)) == 2
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM holders").fetchone() == (2,)
+
+
+def test_those_who_look_do_not_take_each_other_for_the_holder(tmp_path: Path) -> None:
+    look = HolderLocks(tmp_path)
+    lock = look.take("a")
+    assert look.is_held("a")
+    os.close(os.open(lock.path, os.O_RDONLY))
+    assert look.is_held("a")
+    lock.release()
+    assert not look.is_held("a")
+    assert not look.is_held("never")
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "", "a.b"])
+def test_the_name_of_a_lock_can_not_leave_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="storage instance"):
+        HolderLocks(tmp_path).is_held(name)
+
+
+async def test_a_program_started_by_the_holder_does_not_keep_its_runs(path: Path, processes: Processes) -> None:
+    starter = """
+        async def main():
+            async with SQLiteCheckpointStorage(path) as storage:
+                await opened(storage)
+                sleeper = subprocess.Popen(["sleep", "100"], close_fds=False, stdout=subprocess.DEVNULL)
+                say(sleeper.pid)
+                hear()
+        asyncio.run(main())
+    """
+    starter_process = processes.start(starter)
+    sleeper = int(await starter_process.hear())
+    starter_process.kill()
+    try:
+        async with SQLiteCheckpointStorage(path) as storage:
+            await opened(storage)
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+FORKING = """
+    storage = SQLiteCheckpointStorage(path)
+    log = None
+
+    async def begin():
+        global log
+        log = await opened(storage)
+        await log.save(draft(1))
+        await storage.get_latest()
+
+    async def in_child():
+        try:
+            await log.save(draft(99))
+            say("the child wrote with its parent's lease")
+        except LeaseError as error:
+            say(type(error).__name__)
+        other = await opened(storage, "child-run")
+        await other.save(draft(1, final=True))
+        say(len(await storage.list_runs()))
+        await storage.close()
+
+    async def in_parent():
+        await log.save(draft(2, final=True))
+        say(sorted(run.run_id for run in await storage.list_runs()))
+        await storage.close()
+
+    asyncio.run(begin())
+    pid = os.fork()
+    if pid == 0:
+        asyncio.run(in_child())
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    say(status)
+    asyncio.run(in_parent())
+"""
+
+
+async def test_a_forked_child_is_another_holder_and_leaves_its_parent_alone(processes: Processes) -> None:
+    process = processes.start(FORKING)
+    assert [await process.hear() for _ in range(4)] == ["RunTakenOver", "2", "0", "['child-run', 'run-1']"]
+
+
+async def test_a_forked_child_does_not_keep_its_parents_runs(path: Path, processes: Processes) -> None:
+    forking = """
+        async def begin():
+            global storage
+            storage = SQLiteCheckpointStorage(path)
+            await opened(storage)
+
+        asyncio.run(begin())
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(100)
+            os._exit(0)
+        say(pid)
+        hear()
+    """
+    parent = processes.start(forking)
+    orphan = int(await parent.hear())
+    parent.kill()
+    try:
+        async with SQLiteCheckpointStorage(path) as storage:
+            await opened(storage)
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
+async def test_forking_in_the_middle_of_many_writes_leaves_a_child_that_works(path: Path, processes: Processes) -> None:
+    forking = """
+        import threading
+
+        storage = SQLiteCheckpointStorage(path)
+        going = True
+
+        async def busy():
+            log = await opened(storage, "busy")
+            n = 0
+            while going:
+                n += 1
+                await log.save(draft(n))
+                await storage.get_latest(run_id="busy")
+            await log.release()
+            await storage.close()
+
+        async def in_child(number):
+            log = await opened(storage, f"child-{number}")
+            await log.save(draft(1, final=True))
+            await storage.close()
+
+        thread = threading.Thread(target=lambda: asyncio.run(busy()))
+        thread.start()
+        while not os.path.exists(path):
+            time.sleep(0.001)
+        for number in range(20):
+            pid = os.fork()
+            if pid == 0:
+                asyncio.run(in_child(number))
+                os._exit(0)
+            say(os.waitpid(pid, 0)[1])
+        going = False
+        thread.join()
+    """
+    process = processes.start(forking)
+    assert [await process.hear() for _ in range(20)] == ["0"] * 20
+    assert await process.hear() == ""
+    async with SQLiteCheckpointStorage(path) as storage:
+        assert len(await storage.list_runs()) == 21

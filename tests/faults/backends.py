@@ -1,0 +1,85 @@
+"""The storages that the fault suites run on. A new one is one more entry in `BACKENDS`."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
+
+Reached = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A durable storage: how a place for it is made, and how a process opens it there."""
+
+    name: str
+    set_up: Callable[[Path], str]
+    """Make an empty place under this folder; its location is whatever `open` understands."""
+    open: Callable[..., Any]
+    """The storage at a location; takes `lease_seconds`."""
+    tear_down: Callable[[str], None] = lambda location: None
+    around_commits: Callable[[Reached], None] | None = None
+    """Have the points `before commit` and `after commit` told, deep inside the storage, if there is a way to."""
+
+    def place(self, folder: Path) -> str:
+        """A fresh store, as workers take it on their command line."""
+        return f"{self.name}:{self.set_up(folder)}"
+
+
+def open_store(store: str, *, lease_seconds: float | None = None) -> Any:
+    """The storage that a string like `sqlite:/tmp/runs.db` names."""
+    name, _, location = store.partition(":")
+    options = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
+    return BACKENDS[name].open(location, **options)
+
+
+def backend_of(store: str) -> Backend:
+    return BACKENDS[store.partition(":")[0]]
+
+
+# --- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+def _sqlite_place(folder: Path) -> str:
+    return str(folder / "runs.db")
+
+
+class _SqliteCommits:
+    """Looks on while threads use SQLite: it tells of each statement before it runs, the interpreter when it has run."""
+
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
+        self._traced: set[int] = set()
+        self._committing = threading.local()
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event not in ("c_call", "c_return") or getattr(arg, "__name__", "") != "execute":
+            return
+        connection = arg.__self__
+        if isinstance(connection, sqlite3.Connection) and id(connection) not in self._traced:
+            self._traced.add(id(connection))
+            connection.set_trace_callback(self._before)
+        if event == "c_return" and getattr(self._committing, "now", False):
+            self._committing.now = False
+            self._reached("after commit")
+
+    def _before(self, statement: str) -> None:
+        if statement == "COMMIT":
+            self._committing.now = True
+            self._reached("before commit")
+
+
+def _around_sqlite_commits(reached: Reached) -> None:
+    threading.setprofile(_SqliteCommits(reached))
+
+
+SQLITE = Backend("sqlite", _sqlite_place, SQLiteCheckpointStorage, around_commits=_around_sqlite_commits)
+
+BACKENDS = {backend.name: backend for backend in (SQLITE,)}

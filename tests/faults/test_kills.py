@@ -1,0 +1,73 @@
+"""SIGKILL, at random instants and at named points: nothing is lost, wrong or swapped, and nothing recorded is repeated."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.backends import Backend
+from tests.faults.children import Case
+from tests.faults.kills import NAMED_POINTS, REPEAT_POINTS, killed_at_points, killed_until_done, tally
+from tests.faults.long import thousand_kills
+from tests.faults.workloads import expected_of
+
+
+@pytest.mark.parametrize("workload", ["rounds", "pairs", "gathered"])
+def test_an_uninterrupted_run_makes_every_call_once_and_puts_out_what_is_expected(case: Case, workload: str) -> None:
+    case = replace(case, workload=workload, options={"rounds": 3, "call_ms": 1})
+
+    ending = case.live()
+
+    assert ending.output == expected_of(case.shape)
+    assert case.account().starts == dict.fromkeys(case.shape.names(), 1)
+    assert len(case.account().acknowledged) == len(case.shape.names())
+    tally(case, [ending]).check()
+
+
+@pytest.mark.parametrize("workload", ["rounds", "pairs", "gathered"])
+def test_a_run_killed_at_random_instants_ends_as_if_it_had_not_been(case: Case, workload: str) -> None:
+    case = replace(case, workload=workload)
+
+    result = killed_until_done(case, random.Random(), kills=6, within=0.4)
+
+    result.check()
+
+
+def test_a_run_killed_at_every_named_point_in_turn_ends_as_if_it_had_not_been(case: Case) -> None:
+    result = killed_at_points(case, random.Random(), NAMED_POINTS[: NAMED_POINTS.index("before last checkpoint")])
+
+    result.check()
+    assert result.kills >= 8
+
+
+PRELUDE = {"found call": "acknowledged#2"}
+"""Some points are only reached by a run that was killed before."""
+
+
+@pytest.mark.parametrize("point", NAMED_POINTS)
+def test_a_kill_repeats_a_finished_call_only_before_its_record_is_durable(case: Case, point: str) -> None:
+    case = replace(case, workload="solo", options={"call_ms": 1})
+    endings = [case.live(crash_at=PRELUDE[point])] if point in PRELUDE else []
+    # The third commit is the first call's: before it a run is taken and its entry is saved.
+    nth = {"before commit": "#5", "after commit": "#5"}.get(point, "")
+    endings.append(case.live(crash_at=f"{point}{nth}"))
+    assert endings[-1].was_killed
+
+    result = tally(case, [*endings, case.live()])
+
+    result.check()
+    assert result.repeats.finished == (1 if point in REPEAT_POINTS else 0)
+
+
+def test_a_run_is_free_the_moment_its_holder_is_killed_however_long_its_lease(case: Case) -> None:
+    case = replace(case, options={"lease": 3600, "rounds": 5})
+
+    killed_until_done(case, random.Random(), kills=3, within=0.1).check()
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_a_thousand_kills(backend: Backend) -> None:
+    assert thousand_kills([backend]) == 0
