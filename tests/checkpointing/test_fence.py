@@ -19,7 +19,7 @@ import pytest
 from stepwell.checkpointing.storage.liveness import HolderLocks
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.errors import RunBusy, RunTakenOver
-from stepwell.testing.storage import call, draft, opened
+from stepwell.testing.storage import draft, opened
 
 PROLOGUE = """
 import asyncio, os, subprocess, sys, time

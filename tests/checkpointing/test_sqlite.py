@@ -259,10 +259,10 @@ async def test_a_storage_dropped_open_warns_and_lets_go(tmp_path: Path) -> None:
 
     async def forget() -> None:
         await opened(SQLiteCheckpointStorage(path))
+        gc.collect()
 
     with pytest.warns(ResourceWarning, match=r"dropped\.db.*dropped open"):
         await forget()
-        gc.collect()
     while threads(path):
         await asyncio.sleep(0.001)
     assert list((tmp_path / "dropped.db.holders").iterdir()) == []
@@ -504,7 +504,6 @@ async def test_a_sweep_in_one_run_leaves_its_branches_whole(path: Path) -> None:
         log = await opened(storage)
         point = await log.save(draft(1, {"history": history}))
         branch = await opened(storage, "branch", branch_of=BranchPoint(point.checkpoint_id, "run-1"))
-        assert isinstance(branch, object)
         await branch.load(point.checkpoint_id, known_types)
         await branch.save(draft(2, {"history": history, "mine": True}, final=True))
         await log.release()
@@ -580,20 +579,22 @@ async def test_audited_calls_stay(path: Path) -> None:
 
 # --- damage -----------------------------------------------------------------------------------------------------------
 
+_CHECKPOINT = "UPDATE checkpoints SET {} WHERE id = 2"
+_NODE = "UPDATE nodes SET {} WHERE id = (SELECT max(id) FROM nodes)"
 DAMAGE = {
-    "a changed body": "UPDATE checkpoints SET body = replace(body, 'forty', 'fifty') WHERE id = 2",
-    "a changed header": "UPDATE checkpoints SET header = replace(header, '\"iteration\":2', '\"iteration\":9') WHERE id = 2",
-    "a header that is no text": "UPDATE checkpoints SET header = x'ff00fe' WHERE id = 2",
-    "a body that is no text": "UPDATE checkpoints SET body = x'7b7d' WHERE id = 2",
-    "a body that is not UTF-8": "UPDATE checkpoints SET body = CAST(x'ff' AS TEXT) || body WHERE id = 2",
-    "a changed digest": "UPDATE checkpoints SET digest = x'00112233445566778899aabbccddeeff' WHERE id = 2",
-    "references cut short": "UPDATE checkpoints SET refs = substr(refs, 1, 3) WHERE id = 2",
-    "references to something else": "UPDATE checkpoints SET refs = (SELECT refs FROM checkpoints WHERE id = 1) WHERE id = 2",
-    "a changed node": "UPDATE nodes SET body = replace(body, 'zz', 'yy') WHERE id = (SELECT max(id) FROM nodes)",
-    "a line break in a node": "UPDATE nodes SET body = replace(body, 'zz', char(10)) WHERE id = (SELECT max(id) FROM nodes)",
+    "a changed body": _CHECKPOINT.format("body = replace(body, 'forty', 'fifty')"),
+    "a changed header": _CHECKPOINT.format("header = replace(header, '\"iteration\":2', '\"iteration\":9')"),
+    "a header that is no text": _CHECKPOINT.format("header = x'ff00fe'"),
+    "a body that is no text": _CHECKPOINT.format("body = x'7b7d'"),
+    "a body that is not UTF-8": _CHECKPOINT.format("body = CAST(x'ff' AS TEXT) || body"),
+    "a changed digest": _CHECKPOINT.format("digest = x'00112233445566778899aabbccddeeff'"),
+    "references cut short": _CHECKPOINT.format("refs = substr(refs, 1, 3)"),
+    "references to something else": _CHECKPOINT.format("refs = (SELECT refs FROM checkpoints WHERE id = 1)"),
+    "a changed node": _NODE.format("body = replace(body, 'zz', 'yy')"),
+    "a line break in a node": _NODE.format("body = replace(body, 'zz', char(10))"),
     "a missing node": "DELETE FROM nodes WHERE id = (SELECT max(id) FROM nodes)",
-    "a node's changed digest": "UPDATE nodes SET digest = x'00' WHERE id = (SELECT max(id) FROM nodes)",
-    "a node's references cut short": "UPDATE nodes SET refs = x'010203' WHERE id = (SELECT max(id) FROM nodes)",
+    "a node's changed digest": _NODE.format("digest = x'00'"),
+    "a node's references cut short": _NODE.format("refs = x'010203'"),
 }
 
 

@@ -110,7 +110,9 @@ async def test_a_medium_that_breaks_fails_its_group_and_serves_the_next(writer: 
     assert await writer.write("again") == "again written"
 
 
-async def test_a_loop_is_woken_once_for_a_whole_group(writer: GroupWriter, ledger: Ledger) -> None:
+async def test_a_loop_is_woken_once_for_a_whole_group(
+    writer: GroupWriter, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop = asyncio.get_running_loop()
     first = await ledger.close_gate(writer)
     waiting = [asyncio.create_task(writer.write(n)) for n in range(50)]
@@ -122,7 +124,7 @@ async def test_a_loop_is_woken_once_for_a_whole_group(writer: GroupWriter, ledge
         woken.append(callback.__name__)
         return original(callback, *args, **kwargs)
 
-    loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
     ledger.gate.set()
     await asyncio.gather(first, *waiting)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tests.faults.children import Case, Ending
@@ -34,6 +34,10 @@ NAMED_POINTS = (
 )
 """Where a life is ended on purpose, apart from random instants."""
 
+ONCE_A_LIFE = frozenset(
+    point for point in NAMED_POINTS if point.endswith(("open", "found call", "last checkpoint", "output"))
+)
+
 REPEAT_POINTS = ("finished call", "before call", "before commit")
 """Killed here, a call has finished and its record is not durable: the only places where a repeat is legitimate."""
 
@@ -51,7 +55,7 @@ class Tally:
     swapped: int = 0
     missing: int = 0
     """Calls that the oracle never saw although the output holds their answer, and keys that changed."""
-    repeats: Repeats = Repeats()
+    repeats: Repeats = field(default_factory=Repeats)
     troubles: tuple[str, ...] = ()
 
     def __add__(self, other: Tally) -> Tally:
@@ -110,7 +114,8 @@ def killed_at_random(case: Case, dice: random.Random, *, within: float) -> Endin
 
 def killed_at_a_point(case: Case, dice: random.Random, point: str) -> Ending:
     """A life that ends by itself when the point is reached for the n-th time, if it ever is."""
-    return case.live(crash_at=f"{point}#{dice.randint(1, 12)}")
+    turn = 1 if point in ONCE_A_LIFE else dice.randint(1, 12)
+    return case.live(crash_at=f"{point}#{turn}")
 
 
 def finish(case: Case, lives: Iterable[Life]) -> Tally:

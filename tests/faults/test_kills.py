@@ -1,4 +1,4 @@
-"""SIGKILL, at random instants and at named points: nothing is lost, wrong or swapped, and nothing recorded is repeated."""
+"""SIGKILL, at random instants and at named points: nothing is lost, wrong or swapped, nothing recorded is repeated."""
 
 from __future__ import annotations
 

@@ -158,6 +158,10 @@ class Join(Executor):
         self._reports: list[Report] = []
 
     @handler
+    async def join_one(self, report: Report, ctx: WorkflowContext[Round, list[dict[str, Any]]]) -> None:
+        await self.join([report], ctx)
+
+    @handler
     async def join(self, reports: list[Report], ctx: WorkflowContext[Round, list[dict[str, Any]]]) -> None:
         self._reports += sorted(reports, key=lambda report: report.worker)
         round = reports[0]
@@ -180,13 +184,12 @@ def team(desk: Desk, shape: Shape, *, at_once: bool = False) -> Workflow:
         (lambda number=number: Worker(f"worker-{number}", desk, shape.calls, at_once=at_once))
         for number in range(1, shape.workers + 1)
     ]
-    return (
-        WorkflowBuilder(start_executor=planner, name="rounds", max_iterations=100_000)
-        .add_fan_out_edges(planner, workers)
-        .add_fan_in_edges(workers, join)
-        .add_edge(join, planner)
-        .build()
-    )
+    builder = WorkflowBuilder(start_executor=planner, name="rounds", max_iterations=100_000)
+    if shape.workers == 1:
+        builder.add_chain([planner, *workers, join])
+    else:
+        builder.add_fan_out_edges(planner, workers).add_fan_in_edges(workers, join)
+    return builder.add_edge(join, planner).build()
 
 
 def expected_of(shape: Shape) -> list[dict[str, Any]]:
