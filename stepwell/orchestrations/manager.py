@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.agents.agent import Agent, SupportsAgentRun
 from stepwell.agents.calls import CallKeys, journalled_request
 from stepwell.agents.chat import AgentResponse, Message
-from stepwell.agents.client import ResponseFormat
+from stepwell.agents.client import ChatOptions, ResponseFormat
 from stepwell.agents.content import freeze
 from stepwell.checkpointing.journal import CallTicket
 from stepwell.checkpointing.registry import register_type
@@ -172,6 +172,7 @@ class StandardMagenticManager(MagenticManagerBase):
         )
         self.agent = agent
         self.task_ledger = task_ledger
+        self._formats: dict[tuple[str, tuple[str, ...]], ResponseFormat] = {}
         self.prompts = Prompts.of(
             {
                 "facts": task_ledger_facts_prompt,
@@ -225,9 +226,9 @@ class StandardMagenticManager(MagenticManagerBase):
         return await self._make_plan(context, [*messages, _reply(facts), _question(planning)], facts)
 
     async def _make_plan(self, context: MagenticContext, messages: list[Message], facts: str) -> MagenticTaskLedger:
-        schema = plan_schema(context.names)
+        wanted = self._format("plan", context, plan_schema)
         for _ in range(LEDGER_ATTEMPTS):
-            reply = await self._ask(messages, "plan", schema)
+            reply = await self._ask(messages, "plan", wanted)
             plan = Plan.parse(reply, context.names)
             if plan:
                 break
@@ -248,10 +249,10 @@ class StandardMagenticManager(MagenticManagerBase):
             task=context.task, team=context.team, names=", ".join(context.names)
         )
         messages = [*context.chat_history, _question(asked)]
-        schema = ledger_schema(context.names)
+        wanted = self._format("ledger", context, ledger_schema)
         problem, doubted, left = "", context.anyone_has_spoken, max(1, self.progress_ledger_retry_count)
         while left:
-            reply = await self._ask(messages, "ledger", schema)
+            reply = await self._ask(messages, "ledger", wanted)
             try:
                 ledger = parse_ledger(reply, context.names)
             except LedgerProblem as error:
@@ -274,15 +275,23 @@ class StandardMagenticManager(MagenticManagerBase):
 
     # --- the model ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, messages: list[Message], purpose: str, schema: Mapping[str, Any] | None = None) -> str:
+    def _format(
+        self, purpose: str, context: MagenticContext, schema: Callable[[Sequence[str]], dict[str, Any]]
+    ) -> ResponseFormat:
+        """The form a reply is asked for in; made once, it is sent with every ledger."""
+        key = (purpose, context.names)
+        if key not in self._formats:
+            self._formats[key] = ResponseFormat(purpose, freeze(schema(context.names)))
+        return self._formats[key]
+
+    async def _ask(self, messages: list[Message], purpose: str, wanted: ResponseFormat | None = None) -> str:
         """One recorded call, known by its purpose; a second one of that purpose in one delivery is numbered."""
         if not isinstance(self.agent, Agent):
             return await self._ask_foreign(self.agent, messages, purpose)
         kwargs = run_kwargs.get()
-        options = {"response_format": ResponseFormat(purpose, freeze(schema))} if schema is not None else None
         response = await self.agent.run(
             messages,
-            options=options,
+            options=None if wanted is None else ChatOptions(response_format=wanted),
             call_key=purpose,
             function_invocation_kwargs=kwargs.function_invocation,
             client_kwargs=kwargs.client,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stepwell.agents.agent import Agent, SupportsAgentRun
 from stepwell.agents.agent_executor import AgentExecutor
 from stepwell.agents.chat import AgentResponse, Message, as_messages
-from stepwell.agents.content import Content
+from stepwell.agents.content import Content, FrozenDict, freeze
 from stepwell.checkpointing.registry import register_type
 from stepwell.workflows.context import WorkflowContext
 from stepwell.workflows.executor import handler
@@ -22,7 +22,10 @@ class GroupChatRequestMessage:
     """You are asked to speak. Answer with a `GroupChatResponseMessage`."""
 
     additional_instruction: str | None = None
-    metadata: Mapping[str, Any] | None = None
+    metadata: FrozenDict[Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", freeze(self.metadata, path="metadata"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class GroupChatResponseMessage:
     message: Message
 
 
-register_type(GroupChatRequestMessage, name="stepwell.GroupChatRequestMessage", immutable=False)
+register_type(GroupChatRequestMessage, name="stepwell.GroupChatRequestMessage", immutable=True)
 register_type(GroupChatParticipantMessage, name="stepwell.GroupChatParticipantMessage", immutable=True)
 register_type(GroupChatResponseMessage, name="stepwell.GroupChatResponseMessage", immutable=True)
 

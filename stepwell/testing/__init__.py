@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell.testing.clock import time_is as time_is
     from stepwell.testing.crash import CRASH_POINTS as CRASH_POINTS
     from stepwell.testing.crash import Crash as Crash
     from stepwell.testing.crash import CrashingStorage as CrashingStorage
@@ -43,6 +44,7 @@ _HOMES = {
     "forbid_real_models": "models",
     "reached": "crash",
     "real_models_allowed": "models",
+    "time_is": "clock",
 }
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "forbid_real_models",
     "reached",
     "real_models_allowed",
+    "time_is",
 ]
 
 

@@ -252,7 +252,9 @@ class WorkflowExecutor(Executor):
         if not self.propagate_request:
             _ = ctx.send_message(SubWorkflowRequestMessage(request, self.id))
             return
-        is_taken = ctx.is_request_id_taken(request.request_id)
+        name = request.request_id
+        # The context does not know yet what other inner runs have asked in this superstep.
+        is_taken = ctx.is_request_id_taken(name) or any(name in run.state.pending for run in self._runs.values())
         ctx.relay_request(replace(request, request_id=_outer_id(request, ctx.run_id)) if is_taken else request)
 
     def announce(self, event: WorkflowEvent, ctx: Context) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 from typing import Any
@@ -229,12 +230,19 @@ def leaves(cls: type[Exception]) -> list[type[Exception]]:
     return [leaf for child in below for leaf in leaves(child)] if below else [cls]
 
 
+def sample_arguments(kind: type[Exception]) -> list[Any]:
+    """Something for each parameter that has no default, by its annotation."""
+    samples: dict[str, Any] = {"str": "x", "int": 2, "tuple[str, ...]": ("q",)}
+    parameters = inspect.signature(kind).parameters.values()
+    wanted = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    return [samples[p.annotation] for p in wanted] or ["x"]
+
+
 @pytest.mark.parametrize(
     "kind", [kind for branch in (AgentException, ChatClientException) for kind in leaves(branch)], ids=str
 )
 def test_every_error_of_this_room_survives_pickling(kind: type[StepwellError]) -> None:
-    arguments = {"OutputInvalid": ("a", "T", "p", 2), "UnknownApproval": ("r", ("q",))}.get(kind.__name__, ("m", "d"))
-    error = kind(*arguments[: 1 if kind.__name__ == "RealModelForbidden" else None])
+    error = kind(*sample_arguments(kind))
 
     again = pickle.loads(pickle.dumps(error))
 

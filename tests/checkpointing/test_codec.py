@@ -161,6 +161,12 @@ class Customer(BaseModel):
     _never_set: int = PrivateAttr()
 
 
+class Shy(BaseModel):
+    """Has room for a private attribute, and nothing in it."""
+
+    _secretly: int = PrivateAttr()
+
+
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
     name: str
@@ -185,7 +191,7 @@ class Celsius:
 RECORDS: list[type] = [
     *(Colour, Priority, Kind, Rights, Bits, Point),
     *(Order, Stamp, SlottedStamp, Draft, Rush, Priced, Titled, Box),
-    *(Address, Customer, Frozen),
+    *(Address, Customer, Shy, Frozen),
 ]
 
 
@@ -227,6 +233,7 @@ def customers() -> dict[str, Any]:
         "model with fields not set": Address(street="x"),
         "model with odd values": Customer(name="Ann", anything={1: (2, {3})}),
         "model that lacks a field": Address.model_construct(number=3),
+        "model with nothing private yet": Shy(),
         "frozen model": Frozen(name="x"),
     }
 

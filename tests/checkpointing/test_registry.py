@@ -207,13 +207,14 @@ def test_an_annotation_declares_every_record_it_mentions(annotation: Any, expect
     assert set(record_types_in(annotation)) == expected
 
 
-def test_many_annotations_made_on_the_fly_are_all_seen() -> None:
-    # An id may be used again once its object is gone.
-    classes: list[type] = [dataclass(type(f"C{n}", (), {"__annotations__": {"x": list[int]}})) for n in range(50)]
-    tree: Any = int
-    for cls in classes:
-        tree = dict[str, tuple[list[cls], tree]]  # type: ignore[valid-type]
-    assert set(record_types_in(tree)) == set(classes)
+def test_a_long_chain_of_annotations_is_followed_to_its_end() -> None:
+    # Each one is made on the fly and gone again, and the next may get its id.
+    length = 50
+    for number in range(length):
+        hints = {"next": f"list[Chain{number + 1}]"} if number + 1 < length else {"end": "int"}
+        made = type(f"Chain{number}", (), {"__annotations__": hints, "__module__": __name__})
+        globals()[f"Chain{number}"] = dataclass(made)
+    assert len(set(record_types_in(globals()["Chain0"]))) == length
 
 
 def test_the_records_of_a_module_are_found_beside_its_classes() -> None:

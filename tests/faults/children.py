@@ -170,14 +170,17 @@ class Case:
     def oracle(self) -> Path:
         return self.folder / f"{self.run_id}.oracle"
 
-    def start(self, *, crash_at: str = "", gate: bool = False, **options: Any) -> Child:
-        """Begin a life, which dies at `crash_at` if that is given."""
+    def start(self, *, crash_at: str = "", **options: Any) -> Child:
+        """Begin a life, which dies at `crash_at` if that is given. The other options are the workers' own."""
         known = {"store": self.store, "run_id": self.run_id, "workload": self.workload, "oracle": self.oracle}
         arguments = ["tests.faults.workloads"]
         for name, value in {**known, **self.options, **options}.items():
-            text = json.dumps(value) if isinstance(value, dict) else str(value)
-            arguments += [f"--{name.replace('_', '-')}", text]
-        return Child(arguments + ["--gate"] * gate, {CRASH_VARIABLE: crash_at})
+            option = f"--{name.replace('_', '-')}"
+            if isinstance(value, bool):
+                arguments += [option] * value
+            else:
+                arguments += [option, json.dumps(value) if isinstance(value, dict) else str(value)]
+        return Child(arguments, {CRASH_VARIABLE: crash_at})
 
     def live(self, *, crash_at: str = "", **options: Any) -> Ending:
         """A whole life."""

@@ -39,7 +39,7 @@ def test_a_run_killed_at_every_named_point_in_turn_ends_as_if_it_had_not_been(ca
     result = killed_at_points(case, random.Random(), NAMED_POINTS[: NAMED_POINTS.index("before last checkpoint")])
 
     result.check()
-    assert result.kills >= 8
+    assert result.kills >= len(NAMED_POINTS) // 2
 
 
 PRELUDE = {"found call": "acknowledged#2"}
@@ -50,9 +50,7 @@ PRELUDE = {"found call": "acknowledged#2"}
 def test_a_kill_repeats_a_finished_call_only_before_its_record_is_durable(case: Case, point: str) -> None:
     case = replace(case, workload="solo", options={"call_ms": 1})
     endings = [case.live(crash_at=PRELUDE[point])] if point in PRELUDE else []
-    # The third commit is the first call's: before it a run is taken and its entry is saved.
-    nth = {"before commit": "#5", "after commit": "#5"}.get(point, "")
-    endings.append(case.live(crash_at=f"{point}{nth}"))
+    endings.append(case.live(crash_at=point))
     assert endings[-1].was_killed
 
     result = tally(case, [*endings, case.live()])

@@ -22,9 +22,10 @@ from typing import Any
 from stepwell import CallFailed, Executor, Workflow, WorkflowBuilder, WorkflowContext, handler
 from stepwell.checkpointing.journal import CallVerdict, enclosing_idempotency_key
 from stepwell.errors import StepwellError
-from stepwell.testing.crash import CRASH_VARIABLE, CrashingStorage, reached
+from stepwell.testing.crash import CRASH_VARIABLE, CrashingStorage, Watcher, reached
 from tests.faults.backends import backend_of, open_store
 from tests.faults.oracle import Oracle
+from tests.faults.troubles import TROUBLES, Ahead, obey_permissions
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,18 +300,50 @@ async def run(options: argparse.Namespace, storage: Any) -> None:
     reached("after output")
 
 
+class Commits:
+    """Tells the commits that hold the record of a call from all others; a `Watcher` on the way to the oracle's."""
+
+    def __init__(self, watch: Watcher) -> None:
+        self._watch = watch
+        self._under_way = 0
+
+    def __call__(self, point: str, subject: str) -> None:
+        self._under_way += {"before call": 1, "after call": -1}.get(point, 0)
+        self._watch(point, subject)
+
+    def reached(self, point: str) -> None:
+        """Before or after a commit, somewhere inside the storage."""
+        reached(point if self._under_way else point.replace("commit", "other commit"))
+
+
+async def live(options: argparse.Namespace, storage: Any, watcher: Watcher) -> None:
+    """One run of the line; with trouble ahead a second one after the repair, on the same storage object."""
+    if not options.trouble:
+        await run(options, CrashingStorage(storage, watcher=watcher))
+        return
+    name, _, calls = options.trouble.partition("#")
+    trouble = TROUBLES[name](options.store, options.pen)
+    await run(options, CrashingStorage(storage, watcher=Ahead(trouble, int(calls), watcher)))
+    trouble.end()
+    if not options.leave:
+        await run(options, CrashingStorage(storage, watcher=watcher))
+
+
 async def main(options: argparse.Namespace) -> None:
     options.pen = Oracle(options.oracle)
+    watcher = Commits(options.pen.watching(options.run_id))
     if "commit" in os.environ.get(CRASH_VARIABLE, ""):
         # Looking on costs time, so only when it is asked for.
         around_commits = backend_of(options.store).around_commits
         assert around_commits is not None, "this storage does not tell when it commits"
-        around_commits(reached)
+        around_commits(watcher.reached)
+    if options.mortal:
+        obey_permissions()
     if options.gate:
         tell("ready")
         await asyncio.to_thread(sys.stdin.readline)
     async with open_store(options.store, lease_seconds=options.lease) as storage:
-        await run(options, CrashingStorage(storage, watcher=options.pen.watching(options.run_id)))
+        await live(options, storage, watcher)
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -323,6 +356,9 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--call-ms", type=float, default=5.0, help="how long a call takes, on average")
     parser.add_argument("--lease", type=float, help="lease_seconds of the storage")
     parser.add_argument("--answers", type=json.loads, default={}, help="answers to requests, as JSON")
+    parser.add_argument("--trouble", help="what befalls the store after so many calls: limit#10, io#10")
+    parser.add_argument("--leave", action="store_true", help="do not try again after the repair")
+    parser.add_argument("--mortal", action="store_true", help="obey file permissions although this may be root")
     parser.add_argument("--gate", action="store_true", help="wait for a line on standard input first")
     return parser.parse_args(arguments)
 

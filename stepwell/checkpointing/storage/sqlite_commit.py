@@ -17,7 +17,7 @@ from typing import Any
 from stepwell.checkpointing.storage.forking import fork_guard
 from stepwell.checkpointing.storage.sqlite_jobs import Job, Leave, OpenRun, Seat, in_waves
 from stepwell.checkpointing.storage.sqlite_reading import SnapshotPool
-from stepwell.checkpointing.storage.sqlite_schema import connect_writer, failure, file_at, is_busy
+from stepwell.checkpointing.storage.sqlite_schema import MEDIUM_ERRORS, connect_writer, failure, file_at, is_busy
 from stepwell.checkpointing.storage.sqlite_seats import Seats
 from stepwell.checkpointing.storage.sqlite_work import Transaction, Work
 from stepwell.errors import WorkflowCheckpointException
@@ -43,7 +43,7 @@ class GroupCommit:
         with self._guard:
             try:
                 return self._committed(jobs)
-            except (sqlite3.Error, OSError) as error:
+            except MEDIUM_ERRORS as error:
                 self._recover(error)
                 return [failure(error, self._path) for _ in jobs]
             except WorkflowCheckpointException as error:  # this is no database of ours
@@ -150,7 +150,7 @@ class GroupCommit:
         with self._guard:
             try:
                 self._transaction(self._connected(), lambda transaction: [])
-            except (sqlite3.Error, OSError, WorkflowCheckpointException) as error:
+            except (*MEDIUM_ERRORS, WorkflowCheckpointException) as error:
                 self._recover(error)
                 self._seats.postpone()
                 logger.warning("the leases in %s could not be renewed, trying again: %s", self._path, error)
@@ -176,5 +176,5 @@ class GroupCommit:
 def _is_the_mediums(error: Exception) -> bool:
     """Is the database at fault, and not a job? Then everybody in the group fails."""
     # A plain DatabaseError is a malformed file; its other subclasses complain about one job's values.
-    at_fault = (sqlite3.OperationalError, sqlite3.InternalError, OSError)
+    at_fault = (sqlite3.OperationalError, sqlite3.InternalError, OSError, UnicodeDecodeError)
     return isinstance(error, at_fault) or type(error) is sqlite3.DatabaseError

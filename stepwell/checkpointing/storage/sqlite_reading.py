@@ -26,7 +26,7 @@ from stepwell.checkpointing.storage.forking import fork_guard
 from stepwell.checkpointing.storage.liveness import Lease
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
 from stepwell.checkpointing.storage.records import NODES_PER_RUN, RequestRow, RunRow, StoredCheckpoint, parse_call
-from stepwell.checkpointing.storage.sqlite_schema import connect_reader, failure, file_at, torn
+from stepwell.checkpointing.storage.sqlite_schema import MEDIUM_ERRORS, connect_reader, failure, file_at, torn
 from stepwell.checkpointing.values import Node, Root
 from stepwell.errors import StorageClosed
 
@@ -361,7 +361,7 @@ class SnapshotPool:
                     yield connection
                 finally:
                     self._current.connection = None
-        except sqlite3.Error as error:
+        except MEDIUM_ERRORS as error:
             raise failure(error, self._path, reading=True) from error
 
     @contextmanager
@@ -374,7 +374,7 @@ class SnapshotPool:
                 reader.connection.execute("BEGIN")
                 yield reader.connection
                 reader.connection.rollback()
-            except sqlite3.Error:  # not worth finding out what state it is in
+            except MEDIUM_ERRORS:  # not worth finding out what state it is in
                 reader.connection.close()
                 raise
             except BaseException:

@@ -137,10 +137,14 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def failure(error: sqlite3.Error | OSError, path: Path, *, reading: bool = False) -> WorkflowCheckpointException:
+MEDIUM_ERRORS = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""What a broken database raises. The last is SQLite quoting from a damaged schema in its error message."""
+
+
+def failure(error: Exception, path: Path, *, reading: bool = False) -> WorkflowCheckpointException:
     """What went wrong with the database at `path`, in terms of stepwell."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if reading and code is not None and code & 0xFF in _DAMAGED:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT if isinstance(error, UnicodeError) else 0)
+    if reading and code & 0xFF in _DAMAGED:
         return CheckpointDamaged(str(path), str(error))
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return StorageError(str(path), f"{error} ({name})")
