@@ -87,7 +87,7 @@ def build(storage: SQLiteCheckpointStorage) -> Workflow:
     model = models()
     researcher = Agent(
         model["researcher"],
-        "You are a researcher. Look things up in the notes with your tools before you answer, and report only what they "
+        "You are a researcher. Look things up in the notes with your tools before you answer. Report only what they "
         "say, as a list of facts with figures.",
         name="researcher",
         description="Searches and reads the notes; knows nothing that is not in them.",

@@ -17,6 +17,7 @@
     │   │   └── ResponseTypeMismatch
     │   ├── ExecutorTimeout                  a handler took longer than its executor allows
     │   ├── NoHandler                        a message reached an executor that can't take it
+    │   ├── MissingState                     an executor reads shared state that nobody has written
     │   ├── WorkflowConvergenceException     the superstep limit
     │   └── WorkflowCheckpointException      storage, codec, journal, lease
     │       ├── CheckpointNotFound
@@ -100,6 +101,7 @@ __all__ = [
     "LimitExceeded",
     "MalformedReply",
     "MissingConfiguration",
+    "MissingState",
     "ModelCallFailed",
     "ModelNotFound",
     "ModelTimeout",
@@ -312,6 +314,21 @@ class NoHandler(WorkflowException):
         return (
             f"executor {self.executor_id!r} has no handler for {self.message_type}; it accepts "
             f"{', '.join(self.accepts) or 'nothing'}"
+        )
+
+
+class MissingState(WorkflowException):
+    """An executor reads shared state that nobody has written."""
+
+    def __init__(self, executor_id: str, key: str) -> None:
+        super().__init__(executor_id, key)
+        self.executor_id = executor_id
+        self.key = key
+
+    def __str__(self) -> str:
+        return (
+            f"executor {self.executor_id!r} reads the state {self.key!r}, which nobody wrote in this run; have it "
+            f"run after an executor with output_key={self.key!r}, or after one that calls set_state({self.key!r}, …)"
         )
 
 

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.agents.agent import Agent, SupportsAgentRun
 from stepwell.agents.calls import journalled_request
 from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, Message, as_messages
 from stepwell.agents.content import Content
 from stepwell.agents.session import AgentSession
+from stepwell.checkpointing.checkpoint import RESERVED_STATE_KEYS
+from stepwell.checkpointing.codec import Codec
 from stepwell.checkpointing.journal import CallTicket, durable_call
 from stepwell.checkpointing.registry import register_type
-from stepwell.errors import WorkflowValidationError
+from stepwell.errors import MissingState, WorkflowValidationError
 from stepwell.workflows.context import WorkflowContext, run_kwargs
 from stepwell.workflows.executor import Executor, handler, response_handler
+from stepwell.workflows.typing import fits
+
+if TYPE_CHECKING:
+    from stepwell.retry import RetryPolicy
+
+_ABSENT: Any = object()
 
 ContextMode = Literal["full", "last_agent", "custom"]
 """What an agent sees of the agents before it: the whole conversation, the last reply, or what a function picks."""
@@ -53,6 +61,9 @@ class AgentExecutor(Executor):
     """An agent in a workflow. Its session, what it has heard, and approvals it waits for are in every checkpoint.
 
     Each model call and each tool call of an `Agent` is recorded by itself; any other agent is recorded as one call.
+
+    With an `input_key` the agent is asked what the shared state holds under it, and the message that arrives only says
+    when. With an `output_key` the text of its reply is written there. `build` checks that what is read is written.
     """
 
     def __init__(
@@ -63,11 +74,18 @@ class AgentExecutor(Executor):
         session: AgentSession | None = None,
         context_mode: ContextMode = "full",
         context_filter: Callable[[list[Message]], Sequence[Message]] | None = None,
+        input_key: str | None = None,
+        output_key: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
     ) -> None:
         name = id or agent.name or agent.id
         if not name:
             raise WorkflowValidationError(f"{agent!r} has no name; give it one, or pass AgentExecutor(agent, id=…)")
-        super().__init__(name)
+        super().__init__(name, retry=retry, timeout=timeout)
+        for key in (input_key, output_key):
+            if key is not None and (not key or key in RESERVED_STATE_KEYS):
+                raise WorkflowValidationError(f"agent executor {name!r}: {key!r} can't be a key of shared state")
         if (context_mode == "custom") != (context_filter is not None):
             raise WorkflowValidationError(
                 f"agent executor {name!r}: context_mode='custom' and context_filter=… go together"
@@ -77,10 +95,22 @@ class AgentExecutor(Executor):
         self._session = session if session is not None else agent.create_session()
         self._context_mode = context_mode
         self._context_filter = context_filter
+        self._input_key = input_key
+        self._output_key = output_key
         self._unheard: list[Message] = []
         self._conversation: list[Message] = []
         self._answers: list[Content] = []
         self._must_reply = False
+
+    @property
+    def state_reads(self) -> tuple[str, ...]:
+        return (self._input_key,) if self._input_key is not None else ()
+
+    @property
+    def state_writes(self) -> tuple[str, ...] | None:
+        if type(self) is not AgentExecutor:
+            return None  # A subclass may write anything.
+        return (self._output_key,) if self._output_key is not None else ()
 
     # --- what comes in -----------------------------------------------------------------------------------------------
 
@@ -148,6 +178,8 @@ class AgentExecutor(Executor):
             self._must_reply = True  # After the decision: a turn that waits for a person is not talked over.
             return
         heard, self._unheard = self._unheard, []
+        if self._input_key is not None:
+            heard = self._read(self._input_key, ctx)
         self._conversation += heard
         await self._turn(heard, ctx)
 
@@ -160,6 +192,8 @@ class AgentExecutor(Executor):
                 await ctx.request_info(request, Content | bool)
             return
         self._conversation += response.messages
+        if self._output_key is not None:
+            ctx.set_state(self._output_key, response.text)
         if ctx.is_streaming():
             ctx.yield_shown(response)
         else:
@@ -217,6 +251,17 @@ class AgentExecutor(Executor):
         return final
 
     # --- the conversation --------------------------------------------------------------------------------------------
+
+    def _read(self, key: str, ctx: WorkflowContext[Any, Any]) -> list[Message]:
+        """Shared state as something an agent can be asked: messages and texts as they are, the rest as JSON."""
+        value = ctx.get_state(key, _ABSENT)
+        if value is _ABSENT:
+            raise MissingState(self.id, key)
+        if isinstance(value, AgentResponse):
+            return list(value.messages)
+        if fits(value, str | Message | list[str | Message]):
+            return as_messages(value)
+        return as_messages(Codec().encode_text(value, path=f"state {key!r}"))
 
     def _relevant(self, response: AgentExecutorResponse) -> list[Message]:
         if self._context_mode == "last_agent":

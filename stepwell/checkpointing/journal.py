@@ -63,6 +63,7 @@ class CallRecord:
     usage: Usage | None = None
     error: str | None = None
     """Why an at-most-once call raised, or why a person declared it failed."""
+    at_most_once: bool = False
     verdict: Literal["retry", "fail"] | None = None
     """What a person decided about a call in doubt; `done` is simply a result."""
 
@@ -300,6 +301,7 @@ class DeliveryScope:
             request_hash=digest,
             request_preview=preview,
             started_at=datetime.now(UTC).isoformat(),
+            at_most_once=at_most_once,
         )
         if at_most_once:
             await self.journal.start(row)
@@ -392,19 +394,24 @@ class DeliveryScope:
 
     def _is_claimed(self, call_id: str, *, within: str | None = None) -> bool:
         # A call inside a claimed one is the claimed one's business: it was answered without being asked again.
-        claims = (claimed for claimed in self._claimed if within is None or claimed.startswith(within + "/"))
-        return any(call_id == claimed or call_id.startswith(claimed + "/") for claimed in claims)
+        shortest = len(within or self.scope_id) + 1
+        while len(call_id) >= shortest:
+            if call_id in self._claimed:
+                return True
+            call_id = call_id[: call_id.rfind("/")]
+        return False
 
     def _is_mine(self, row: CallRecord) -> bool:
         return row.scope == self.scope_id or row.scope.startswith(self.scope_id + "/")
 
     async def _diverge(self, row: CallRecord, requested: str) -> None:
-        if self.journal.on_divergence == "error":
+        # An at-most-once call that was made, or decided by a person, is never made anew: only its code can be mended.
+        if self.journal.on_divergence == "error" or row.at_most_once:
             raise ReplayDivergence(row.call_id, row.request_preview, requested)
         stale = [
             other.call_id
             for other in self.journal.rows.values()
-            if self._is_mine(other) and (other is row or not self._is_claimed(other.call_id))
+            if self._is_mine(other) and not other.at_most_once and (other is row or not self._is_claimed(other.call_id))
         ]
         await self.journal.drop(stale)
         self.announce(

@@ -233,9 +233,9 @@ class ValueEncoder(TreeEncoder):
         if len(value) > 2 * BLOCK:
             return self._nested(self._long_dict, value)
         kinds = set(map(type, value.values()))
-        if _TINY.issuperset(kinds) and _STR_ONLY.issuperset(map(type, value)) and TAG not in value:
-            if _is_small(value.values()):
-                return dict(value)
+        plain_keys = _STR_ONLY.issuperset(map(type, value)) and TAG not in value
+        if plain_keys and _TINY.issuperset(kinds) and _is_small(value.values()):
+            return dict(value)
         return self._short(value, kinds, super().dict)
 
     def _short(self, value: Any, kinds: set[type], encode: Callable[[Any], Any]) -> Any:

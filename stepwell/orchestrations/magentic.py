@@ -46,6 +46,8 @@ class MagenticBuilder:
         participants: Sequence[Participant],
         manager_agent: SupportsAgentRun | None = None,
         manager: MagenticManagerBase | Callable[[], MagenticManagerBase] | None = None,
+        manager_agent_factory: Callable[[], SupportsAgentRun] | None = None,
+        manager_factory: Callable[[], MagenticManagerBase] | None = None,
         name: str | None = None,
         description: str | None = None,
         enable_plan_review: bool = False,
@@ -88,7 +90,13 @@ class MagenticBuilder:
             "final_answer_prompt": final_answer_prompt,
             "progress_ledger_retry_count": progress_ledger_retry_count,
         }
-        self._manager = _manager(manager, manager_agent, {k: v for k, v in standard.items() if v is not None})
+        given = {
+            "manager_agent": manager_agent,
+            "manager_agent_factory": manager_agent_factory,
+            "manager": manager,
+            "manager_factory": manager_factory,
+        }
+        self._manager = _manager(_the_only(given), {k: v for k, v in standard.items() if v is not None})
         # A manager made by hand has limits of its own; those given here count more.
         own = self._manager if isinstance(self._manager, MagenticManagerBase) else self._manager()
         self._limits = _limits(
@@ -167,26 +175,34 @@ def _limits(
     return Limits(max_stall_count, max_round_count, max_reset_count, max_plan_reviews)
 
 
-def _manager(
-    manager: MagenticManagerBase | Callable[[], MagenticManagerBase] | None,
-    agent: SupportsAgentRun | None,
-    options: dict[str, Any],
-) -> MagenticManagerBase | Callable[[], MagenticManagerBase]:
-    if (manager is None) == (agent is None):
-        problem = "has no manager" if manager is None else "has two managers"
+def _the_only(given: dict[str, Any]) -> tuple[str, Any]:
+    """Which of the ways to name a manager was taken, and what was given."""
+    taken = [(label, value) for label, value in given.items() if value is not None]
+    if len(taken) != 1:
+        problem = f"has two managers, {taken[0][0]} and {taken[1][0]}" if taken else "has no manager"
         raise WorkflowValidationError(f"the team {problem}; give either manager_agent=… or manager=…")
-    if agent is not None:
-        if not hasattr(agent, "run"):
-            raise WorkflowValidationError(f"manager_agent must be an agent, not {agent!r}")
-        return lambda: StandardMagenticManager(agent, **options)
+    return taken[0]
+
+
+def _manager(
+    given: tuple[str, Any], options: dict[str, Any]
+) -> MagenticManagerBase | Callable[[], MagenticManagerBase]:
+    """The manager, or how each run gets one of its own."""
+    label, value = given
+    if label == "manager_agent":
+        if not hasattr(value, "run"):
+            raise WorkflowValidationError(f"manager_agent must be an agent, not {value!r}")
+        return lambda: StandardMagenticManager(value, **options)
+    if not isinstance(value, MagenticManagerBase) and not callable(value):
+        raise WorkflowValidationError(f"{label} must be a MagenticManagerBase or a factory, not {value!r}")
+    if label == "manager_agent_factory":
+        return lambda: StandardMagenticManager(value(), **options)
     if options:
         raise WorkflowValidationError(
-            f"{listed(sorted(options))} can't be given with manager=…; pass them to that manager instead"
+            f"{listed(sorted(options))} can't be given with {label}=…; pass them to that manager instead"
         )
-    assert manager is not None
-    if not isinstance(manager, MagenticManagerBase) and not callable(manager):
-        raise WorkflowValidationError(f"manager must be a MagenticManagerBase or a factory of them, not {manager!r}")
-    return manager
+    made: MagenticManagerBase | Callable[[], MagenticManagerBase] = value
+    return made
 
 
 # --- participants -----------------------------------------------------------------------------------------------------

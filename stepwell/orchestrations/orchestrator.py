@@ -7,12 +7,11 @@ decided in `decision.py`; here it is done. Everything it keeps goes through its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from stepwell.agents.chat import AgentResponse, Message, as_messages, text_of
 from stepwell.agents.content import Content
-from stepwell.checkpointing.registry import register_type
 from stepwell.errors import LedgerUnreadable
 from stepwell.orchestrations.decision import (
     Counters,
@@ -48,6 +47,7 @@ from stepwell.orchestrations.participants import (
 )
 from stepwell.orchestrations.plan import Plan
 from stepwell.orchestrations.review import MagenticPlanReviewRequest, MagenticPlanReviewResponse
+from stepwell.orchestrations.team import TeamState, explained
 from stepwell.workflows.context import WorkflowContext, derived_id
 from stepwell.workflows.events import WorkflowEvent
 from stepwell.workflows.executor import Executor, handler, response_handler
@@ -57,12 +57,6 @@ ORCHESTRATOR_ID = "magentic_orchestrator"
 Sent = GroupChatParticipantMessage | GroupChatRequestMessage
 Context = WorkflowContext[Sent, AgentResponse]
 Kind = MagenticOrchestratorEventType
-
-_UNTOLD = -1
-"""A participant that has heard nothing since the team (re)started: it begins anew when it is next told something."""
-
-register_type(Counters, name="stepwell.MagenticCounters", immutable=True)
-register_type(Limit, name="stepwell.MagenticLimit", immutable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +68,6 @@ class ReviewPolicy:
     """Whether plans made after a stall are shown too, if plans are."""
     stalls: bool = False
     """Whether a person is asked before a stalled team replans."""
-
-
-@dataclass(slots=True)
-class TeamState:
-    """Everything a team is between two messages."""
-
-    context: MagenticContext
-    ledger: MagenticTaskLedger
-    heard: dict[str, int]
-    """How much of the conversation each participant was told."""
-    counters: Counters = field(default_factory=Counters)
-    progress: MagenticProgressLedger | None = None
-    speaker: str | None = None
-    reviews: int = 0
-    """How often the plan at hand was shown."""
-    starts_over: bool = False
-    """The plan at hand came from a stall: when it is carried out the conversation is cleared."""
-    stuck: Replan | None = None
-    """The replanning that waits for a person's word."""
-    stopped_by: Limit | None = None
-
-
-register_type(Replan, name="stepwell.MagenticReplan", immutable=True)
 
 
 class MagenticOrchestrator(Executor):
@@ -143,7 +114,7 @@ class MagenticOrchestrator(Executor):
         state, author = self._team_state(), ctx.get_source_executor_id()
         # The name is in the text too: many models are not shown who a message is from.
         said = [Content.from_text(f"{author}:\n"), *response.message.contents]
-        state.context.chat_history.append(Message("user", said, author_name=author))
+        state.history.append(Message("user", said, author_name=author))
         await self._emit(ctx, GROUP_CHAT_EVENT, GroupChatResponseReceivedEvent(state.counters.rounds, author))
         await self._tell(state, (name for name in self.told_at_once if name != author), ctx)
         if state.speaker == author:
@@ -171,16 +142,16 @@ class MagenticOrchestrator(Executor):
         pictures = [message for message in messages if any(content.type != "text" for content in message.contents)]
         context = MagenticContext(text_of(messages), pictures, dict(self.team))
         ledger = self._adopted(await self.manager.plan(context), context)
-        self._state = TeamState(context, ledger, dict.fromkeys(self.team, _UNTOLD))
+        self._state = TeamState.begun(context, ledger, self.team)
         await self._tell_plan(self._state, Kind.PLAN_CREATED, ctx)
         await self._propose(self._state, ctx, review=self.review.plans)
 
     async def _follow_up(self, state: TeamState, messages: list[Message], ctx: Context) -> None:
         """The conversation goes on with a new request: new counters and a new plan, and nothing is forgotten."""
         state.context.task = text_of(messages)
-        state.context.chat_history += messages
-        state.counters, state.reviews, state.stopped_by, state.stuck = Counters(), 0, None, None
-        self._sync(state)
+        state.history += messages
+        state.reviews, state.stopped_by, state.stuck = 0, None, None
+        state.count(Counters())
         state.ledger = self._adopted(await self.manager.replan(state.context), state.context)
         state.starts_over = False
         await self._tell_plan(state, Kind.PLAN_CREATED, ctx)
@@ -193,7 +164,7 @@ class MagenticOrchestrator(Executor):
 
     async def _go_on(self, state: TeamState, ctx: Context) -> None:
         stopped, state.stopped_by = state.stopped_by, None
-        self._sync(state)
+        state.count(state.counters)
         if stopped is not None and stopped.name == "max_plan_reviews":
             await self._propose(state, ctx, review=True)
         else:
@@ -229,16 +200,14 @@ class MagenticOrchestrator(Executor):
         now, and participants forget it."""
         state.reviews = 0
         if state.starts_over:
-            state.context.reset()
-            state.heard = dict.fromkeys(self.team, _UNTOLD)
-            state.starts_over = False
+            state.start_over()
             await self._announce(ctx, Kind.RESET, "The team starts over with the new plan.")
-        state.context.chat_history.append(self._plan_message(state))
+        state.history.append(self._plan_message(state))
         await self._next(state, ctx)
 
     async def _replan(self, state: TeamState, decision: Replan, ctx: Context) -> None:
-        state.counters, state.starts_over = decision.counters, True
-        self._sync(state)
+        state.starts_over = True
+        state.count(decision.counters)
         state.ledger = self._adopted(await self.manager.replan(state.context), state.context)
         await self._tell_plan(state, Kind.REPLANNED, ctx)
         await self._propose(state, ctx, review=self.review.plans and self.review.replans, is_stalled=True)
@@ -263,10 +232,9 @@ class MagenticOrchestrator(Executor):
             await self._carry_out(state, ctx)
             return
         state.stuck, state.reviews = None, 0
-        state.counters = replace(state.counters, stalls=0)
-        self._sync(state)
+        state.count(replace(state.counters, stalls=0))
         if edited is not None:
-            state.context.chat_history.append(self._plan_message(state))
+            state.history.append(self._plan_message(state))
         await self._next(state, ctx)
 
     async def _sent_back(
@@ -275,7 +243,7 @@ class MagenticOrchestrator(Executor):
         limit = self.limits.max_plan_reviews
         if state.stuck is not None:
             decision, state.stuck = state.stuck, None
-            state.context.chat_history.append(Message("user", [f"A person who looked at this says: {feedback}"]))
+            state.history.append(Message("user", [f"A person who looked at this says: {feedback}"]))
             await self._replan(state, decision, ctx)
         elif limit is not None and state.reviews >= limit:
             await self._stop(state, Limit("max_plan_reviews", limit), ctx)
@@ -317,32 +285,28 @@ class MagenticOrchestrator(Executor):
         return ledger
 
     async def _let_speak(self, state: TeamState, decision: Speak, ctx: Context) -> None:
-        state.counters, state.speaker = decision.counters, decision.speaker
-        self._sync(state)
+        state.speaker = decision.speaker
+        state.count(decision.counters)
         await self._tell(state, {**dict.fromkeys(self.told_at_once), decision.speaker: None}, ctx)
         spoken = f"To {decision.speaker}: {decision.instruction}"
-        state.context.chat_history.append(Message("assistant", [spoken], author_name=self.manager.name))
+        state.history.append(Message("assistant", [spoken], author_name=self.manager.name))
         request = GroupChatRequestMessage(additional_instruction=decision.instruction)
         await ctx.send_message(request, decision.speaker)
         asked = GroupChatRequestSentEvent(state.counters.rounds, decision.speaker, decision.instruction)
         await self._emit(ctx, GROUP_CHAT_EVENT, asked)
 
     async def _tell(self, state: TeamState, names: Iterable[str], ctx: Context) -> None:
-        """Tell these participants what they have not heard: the plan, what others said, what the person wants."""
-        history = state.context.chat_history
         for name in names:
-            heard = state.heard.get(name, _UNTOLD)
-            news = tuple(m for m in history[max(0, heard) :] if m.role != "assistant" and m.author_name != name)
-            if news or heard == _UNTOLD:
-                await ctx.send_message(GroupChatParticipantMessage(news, reset=heard == _UNTOLD), name)
-            state.heard[name] = len(history)
+            news = state.news_for(name)
+            if news is not None:
+                await ctx.send_message(news, name)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def _stop(self, state: TeamState, limit: Limit, ctx: Context) -> None:
         """Answer as well as can be, and say what was in the way."""
         state.stopped_by = limit
-        explanation = _explained(limit)
+        explanation = explained(limit)
         await self._announce(ctx, Kind.LIMIT_REACHED, explanation)
         state.context.stopped_because = explanation
         if not state.context.anyone_has_spoken and state.counters.rounds == 0:
@@ -359,7 +323,7 @@ class MagenticOrchestrator(Executor):
         )
         # A user's message, as far as the team is concerned: nobody on it takes these words for its own.
         told = [Content.from_text("The answer that was given:\n"), *message.contents]
-        state.context.chat_history.append(Message("user", told, author_name=self.manager.name))
+        state.history.append(Message("user", told, author_name=self.manager.name))
         properties = {"limit": limit} if limit is not None else {}
         await ctx.yield_output(AgentResponse([message], agent_id=self.id, additional_properties=properties))
 
@@ -375,12 +339,6 @@ class MagenticOrchestrator(Executor):
 
     def _plan_message(self, state: TeamState) -> Message:
         return Message("user", [state.ledger.text], author_name=self.manager.name)
-
-    def _sync(self, state: TeamState) -> None:
-        """What managers see of the counters."""
-        context, counters = state.context, state.counters
-        context.round_count, context.stall_count = counters.rounds, counters.stalls
-        context.reset_count, context.stopped_because = counters.resets, None
 
     async def _tell_plan(self, state: TeamState, kind: Kind, ctx: Context) -> None:
         event = MagenticOrchestratorEvent(kind, self._plan_message(state), state.ledger.plan)
@@ -403,48 +361,13 @@ class MagenticOrchestrator(Executor):
         return str(state["task"]) if stopped is not None and may_go_on(stopped, self.limits) else None
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        state = self._state
-        if state is None:
+        if self._state is None:
             return {}
-        context = state.context
-        return {
-            "task": context.task,
-            "history": context.chat_history,
-            "ledger": state.ledger,
-            "progress": state.progress,
-            "heard": state.heard,
-            "counters": state.counters,
-            "speaker": state.speaker,
-            "reviews": state.reviews,
-            "starts_over": state.starts_over,
-            "stuck": state.stuck,
-            "stopped_by": state.stopped_by,
-            "manager": await self.manager.on_checkpoint_save(),
-        }
+        return {**self._state.saved(), "manager": await self.manager.on_checkpoint_save()}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        self._run_id = None
-        if not state:
-            self._state = None
-            return
-        context = MagenticContext(state["task"], list(state["history"]), dict(self.team))
-        names = ("ledger", "progress", "counters", "speaker", "reviews", "starts_over", "stuck", "stopped_by")
-        self._state = TeamState(context, heard=dict(state["heard"]), **{name: state[name] for name in names})
-        self._sync(self._state)
-        self.manager.task_ledger = self._state.ledger
-        await self.manager.on_checkpoint_restore(state["manager"])
-
-
-def _explained(limit: Limit) -> str:
-    match limit.name:
-        case "max_round_count":
-            what = f"the limit max_round_count={limit.value} was reached"
-        case "max_reset_count":
-            what = f"the limit max_reset_count={limit.value} was reached: no plan worked out"
-        case "max_plan_reviews":
-            what = f"the limit max_plan_reviews={limit.value} was reached: the plan was sent back each time"
-        case "barren_replans":
-            what = f"the manager made {limit.value} new plans in a row without letting anyone speak"
-        case never:
-            assert_never(never)
-    return f"Stopped early: {what}."
+        self._run_id = None  # Whichever run comes next, it is the one this state belongs to.
+        self._state = TeamState.restored(state, self.team) if state else None
+        if self._state is not None:
+            self.manager.task_ledger = self._state.ledger
+            await self.manager.on_checkpoint_restore(state["manager"])

@@ -11,7 +11,7 @@ from stepwell.workflows.deadlines import clock
 
 @contextmanager
 def time_is(moment: datetime) -> Iterator[None]:
-    """Within this block, runs believe that it is `moment`: what they ask is asked then, and deadlines before it are past.
+    """Within this block runs believe that it is `moment`: what they ask is asked then, and earlier deadlines are past.
 
     Waits and timeouts are not affected; only requests and their deadlines read this clock.
     """

@@ -170,8 +170,9 @@ class ScriptedChatClient:
 
     async def _take(self, messages: Sequence[Message]) -> Reply:
         if self._script is not None:
-            reply = self._script(messages)
-            return await reply if inspect.isawaitable(reply) else reply
+            reply: Any = self._script(messages)
+            answer: Reply = await reply if inspect.isawaitable(reply) else reply
+            return answer
         if not self._left:
             said = messages[-1].text if messages else ""
             raise ScriptExhausted(

@@ -19,6 +19,7 @@ from stepwell.workflows.edges import (
     FanOut,
     MultiSelection,
     Selection,
+    SwitchArm,
     SwitchCase,
 )
 from stepwell.workflows.executor import Executor
@@ -92,7 +93,7 @@ class WorkflowBuilder:
         self._groups.append(FanIn(self._places(sources, "add_fan_in_edges"), self._place(target)))
         return self
 
-    def add_switch_case_edge_group(self, source: Any, cases: Sequence[Case[Any] | Default[Any]]) -> WorkflowBuilder:
+    def add_switch_case_edge_group(self, source: Any, cases: Sequence[SwitchArm[Any]]) -> WorkflowBuilder:
         """Send what `source` sends to the first target whose case holds, else to the default, which comes last."""
         arms = [arm for arm in cases[:-1] if isinstance(arm, Case)]
         last = cases[-1] if cases else None

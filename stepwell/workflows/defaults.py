@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stepwell.checkpointing.checkpoint import PendingRequest, WorkflowMessage
@@ -25,12 +25,12 @@ class Defaulted:
     notices: tuple[str, ...]
 
 
-def overdue(pending: Mapping[str, PendingRequest], graph: Graph) -> list[PendingRequest]:
+def overdue(state: RunState, graph: Graph) -> list[PendingRequest]:
     """Requests whose default is to be delivered now. A deadline without a fitting default only tells people of it."""
     return [
         request
-        for request in pending.values()
-        if request.deadline is not None and is_overdue(request.deadline) and _is_deliverable(request, graph)
+        for name, request in state.pending.items()
+        if is_overdue(request.deadline) and name not in state.decided_before and _is_deliverable(request, graph)
     ]
 
 

@@ -18,8 +18,14 @@ Condition = Callable[[Any], "bool | Awaitable[bool]"]
 Selection = Callable[[Any, list[str]], "list[str] | Awaitable[list[str]]"]
 
 
+class SwitchArm(Generic[TargetT]):
+    """An arm of a switch: a `Case` or the `Default`."""
+
+    target: TargetT
+
+
 @dataclass(frozen=True)
-class Case(Generic[TargetT]):
+class Case(SwitchArm[TargetT]):
     """One arm of a switch: taken if `condition(message)` is true and no earlier one was."""
 
     condition: Condition
@@ -27,7 +33,7 @@ class Case(Generic[TargetT]):
 
 
 @dataclass(frozen=True)
-class Default(Generic[TargetT]):
+class Default(SwitchArm[TargetT]):
     """The last arm of a switch: taken if no case is."""
 
     target: TargetT

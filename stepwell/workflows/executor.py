@@ -41,7 +41,8 @@ class _Mark:
     """What the decorator leaves on a method until its class is complete."""
 
     is_response: bool
-    local_names: Mapping[str, Any]
+    hints: Mapping[str, Any] | None
+    """Its annotations, if they could be resolved where it was defined; the names in scope there are not kept."""
     accepts: Any = _UNSET
     sends: Any = _UNSET
     yields: Any = _UNSET
@@ -70,11 +71,12 @@ def handler(
     """
     scope = _names_in_scope(2)
 
-    def mark(method: F) -> F:
-        method.__stepwell_mark__ = _Mark(False, scope, input, output, workflow_output)  # type: ignore[attr-defined]
+    def marked(method: F) -> F:
+        mark = _Mark(False, _hints_now(method, scope), input, output, workflow_output)
+        method.__stepwell_mark__ = mark  # type: ignore[attr-defined]
         return method
 
-    return mark if function is None else mark(function)
+    return marked if function is None else marked(function)
 
 
 def response_handler(
@@ -89,12 +91,13 @@ def response_handler(
     """Mark a method `(self, original_request, response, ctx)` as the receiver of answers to `ctx.request_info`."""
     scope = _names_in_scope(2)
 
-    def mark(method: F) -> F:
+    def marked(method: F) -> F:
         accepts = _UNSET if request is _UNSET and response is _UNSET else (request, response)
-        method.__stepwell_mark__ = _Mark(True, scope, accepts, output, workflow_output)  # type: ignore[attr-defined]
+        mark = _Mark(True, _hints_now(method, scope), accepts, output, workflow_output)
+        method.__stepwell_mark__ = mark  # type: ignore[attr-defined]
         return method
 
-    return mark if function is None else mark(function)
+    return marked if function is None else marked(function)
 
 
 def _names_in_scope(depth: int) -> dict[str, Any]:
@@ -109,11 +112,16 @@ def _names_in_scope(depth: int) -> dict[str, Any]:
     return names
 
 
-def _hints(function: Any, local_names: Mapping[str, Any]) -> dict[str, Any]:
+def _hints_now(function: Any, local_names: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The annotations as far as everything they name exists by now; else they are looked at when they are needed."""
     try:
         return typing.get_type_hints(function, localns=dict(local_names))
-    except NameError:
-        return annotations_of(function)
+    except (NameError, AttributeError):
+        return None
+
+
+def _hints(function: Any, found: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return annotations_of(function) if found is None else found
 
 
 def _context_arguments(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -203,6 +211,16 @@ class Executor:
         """The graph inside this executor, if it is a workflow."""
         return None
 
+    @property
+    def state_reads(self) -> tuple[str, ...]:
+        """Keys of shared state that it can't do without; `build` looks whether anything before it writes them."""
+        return ()
+
+    @property
+    def state_writes(self) -> tuple[str, ...] | None:
+        """Keys of shared state that it writes; None if that can't be told, as for anybody's own handlers."""
+        return None
+
     def for_run(self) -> Executor:
         """What a run works with: this very object, unless it knows how to make itself afresh for each."""
         return self
@@ -275,7 +293,7 @@ def _spec(cls: type, name: str, method: Any, mark: _Mark) -> HandlerSpec:
         raise WorkflowValidationError(
             f"{cls.__qualname__}.{name} must take (self, {', '.join(expected)}), not {len(parameters)} arguments"
         )
-    hints = _hints(method, mark.local_names)
+    hints = _hints(method, mark.hints)
     sends, yields = _context_arguments(hints.get(parameters[-1]))
     sends = sends if mark.sends is _UNSET else _declared(mark.sends)
     yields = yields if mark.yields is _UNSET else _declared(mark.yields)
@@ -321,7 +339,7 @@ class FunctionExecutor(Executor):
                 f"not {len(parameters)} arguments"
             )
         self._takes_context = len(parameters) == 2
-        hints = _hints(function, local_names or {})
+        hints = _hints(function, _hints_now(function, local_names or {}))
         sends, yields = _context_arguments(hints.get(parameters[1]) if self._takes_context else None)
         if not self._takes_context:
             sends = members(hints["return"]) if "return" in hints else (Any,)

@@ -27,6 +27,7 @@ from stepwell.errors import (
     GraphChanged,
     InvalidRunArguments,
     NoHandler,
+    RequestError,
     RunUnfinished,
     UnknownRequest,
     UnknownRun,
@@ -36,6 +37,7 @@ from stepwell.workflows.answers import checked_answer, get_ready
 from stepwell.workflows.context import derived_id
 from stepwell.workflows.deadlines import now
 from stepwell.workflows.defaults import defaulted, overdue
+from stepwell.workflows.executor import Executor
 from stepwell.workflows.graph import Graph, GraphShape
 from stepwell.workflows.message import INPUT, RESPONSES, ResponseMessage, isolated
 from stepwell.workflows.runner import is_blocked
@@ -269,18 +271,19 @@ class Opener:
         verdicts: dict[str, Any] = {}
         for request_id, answer in answers.items():
             request = self._pending(request_id, state, log if typed else None)
-            slot = self.graph.slots.get(request.source_executor_id)
-            value = checked_answer(request, answer, slot.prototype if slot else None)
+            value = checked_answer(request, answer, self._source(request))
             if typed:
                 text = self.codec.encode_text(value, path=f"answer to {request_id}")
-                decisions.append(Decision(request_id, text, now().isoformat()))
+                replaces = request_id in log.decisions
+                decisions.append(Decision(request_id, text, now().isoformat(), replaces_unusable=replaces))
             if isinstance(request.data, CallInDoubt):
                 verdicts[request.data.call_id] = value
             else:
                 response = ResponseMessage(request, isolated(value))
                 messages.append(WorkflowMessage(response, RESPONSES, request.source_executor_id))
         left = {key: request for key, request in state.pending.items() if key not in answers}
-        state = replace(state, pending=left, inbox=(*state.inbox, *messages))
+        # An answer is somebody at the other end: the count of supersteps starts anew, as it does with a message.
+        state = replace(state, pending=left, inbox=(*state.inbox, *messages), turn_began=state.iteration)
         delivers = () if typed else tuple(answers)
         return replace(
             opening,
@@ -296,7 +299,7 @@ class Opener:
         """Requests whose deadline has passed are decided by their defaults, unless they were answered just now."""
         if opening.action == "enter" or opening.newly_doubted or not opening.state.pending:
             return opening
-        due = overdue(opening.state.pending, self.graph)
+        due = overdue(opening.state, self.graph)
         if not due:
             return opening
         done = defaulted(opening.state, due, self.graph)
@@ -310,11 +313,29 @@ class Opener:
 
     def _pending(self, request_id: str, state: RunState, log: RunLog | None) -> PendingRequest:
         decision = log.decisions.get(request_id) if log is not None else None
-        if decision is not None and log is not None:
+        request = state.pending.get(request_id)
+        if decision is not None and log is not None and (request is None or self._is_usable(decision, request)):
             raise already_answered(log.run_id, decision)
-        if request_id not in state.pending:
+        if request is None:
             raise UnknownRequest(request_id, tuple(state.pending))
-        return state.pending[request_id]
+        if request_id in state.decided_before:
+            run_id, answered_at, value = state.decided_before[request_id]
+            raise already_answered(run_id, Decision(request_id, value, answered_at))
+        return request
+
+    def _is_usable(self, decision: Decision, request: PendingRequest) -> bool:
+        """An answer recorded without the program may turn out to be of the wrong type; then it decides nothing."""
+        if decision.typed:
+            return True
+        try:
+            checked_answer(request, self.codec.decode_text(decision.value, path="answer"), self._source(request))
+        except RequestError:
+            return False
+        return True
+
+    def _source(self, request: PendingRequest) -> Executor | None:
+        slot = self.graph.slots.get(request.source_executor_id)
+        return slot.prototype if slot else None
 
     # --- branches ----------------------------------------------------------------------------------------------------
 
@@ -334,7 +355,7 @@ class Opener:
             opening = Opening(log.run_id, state, "enter", log, restore=True, warnings=warnings, is_new=True)
             if self.request.responses:
                 return self._answered(opening, self.request.responses, typed=True)
-            return opening
+            return replace(opening, state=await self._with_decisions_of_parent(storage, branch, state))
         except BaseException:
             await log.release()
             if log.info is None:
@@ -354,6 +375,14 @@ class Opener:
                     f"checkpoint {branch.checkpoint_id!r} is not the newest of run {branch.run_id!r}, where request "
                     f"{request_id!r} still waits; answer it there (leave checkpoint_id out), or pass branch=True"
                 )
+
+    async def _with_decisions_of_parent(self, storage: RunStorage, branch: BranchPoint, state: RunState) -> RunState:
+        """A branch that was not asked for by name can't decide again what was decided in its parent."""
+        if self.request.branch or not branch.run_id:
+            return state
+        found = {key: await storage.decision(branch.run_id, key) for key in state.pending}
+        decided = {key: (branch.run_id, d.answered_at, d.value) for key, d in found.items() if d is not None}
+        return replace(state, decided_before=decided)
 
     def _edited(self, state: RunState) -> RunState:
         return replace(state, shared={**state.shared, **isolated(dict(self.request.state_edits))})

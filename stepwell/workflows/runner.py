@@ -77,7 +77,19 @@ class Runner:
                 raise WorkflowConvergenceException(self.run_id, self.max_iterations)
             await self.demand()
             state = await self._superstep(state)
+        if not state.inbox and not state.pending:
+            self._warn_of_waiting_fan_ins(state)
         return state
+
+    def _warn_of_waiting_fan_ins(self, state: RunState) -> None:
+        for name, by_source in state.collected.items():
+            group = self.graph.fan_ins.get(name)
+            absent = [source for source in group.sources if not by_source.get(source)] if group else []
+            if group and absent:
+                self.warn(
+                    f"the fan-in to {group.target!r} is still waiting for {', '.join(map(repr, absent))}: the run has "
+                    "ended and what it collected stays in the state for a further turn"
+                )
 
     async def enter(self, state: RunState) -> RunState:
         """Write the checkpoint a turn starts from."""
@@ -108,7 +120,7 @@ class Runner:
         return await self._deliver_defaults(after, due) if due else after
 
     def _overdue(self, state: RunState) -> list[PendingRequest]:
-        return overdue(state.pending, self.graph)
+        return overdue(state, self.graph)
 
     async def _deliver_defaults(self, state: RunState, due: Sequence[PendingRequest]) -> RunState:
         """Time is up for some requests: their defaults are recorded as decisions, and queued."""

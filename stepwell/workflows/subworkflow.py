@@ -128,6 +128,10 @@ class WorkflowExecutor(Executor):
     def inner_graph(self) -> Graph:
         return self._graph
 
+    @property
+    def state_writes(self) -> tuple[str, ...]:
+        return ()  # The inner workflow's shared state is its own.
+
     def for_run(self) -> WorkflowExecutor:
         twin = copy.copy(self)
         twin._runs = {}
@@ -173,6 +177,7 @@ class WorkflowExecutor(Executor):
             run.state,
             pending={name: other for name, other in run.state.pending.items() if name != asked.request_id},
             inbox=(WorkflowMessage(response, RESPONSES, slot.id),),
+            turn_began=run.state.iteration,
         )
         await self._run(key, replace(run, state=state), ctx)
 

@@ -51,6 +51,8 @@ class RunState:
     collected: Collected = field(default_factory=dict)
     pending: Mapping[str, PendingRequest] = field(default_factory=dict)
     used_request_ids: frozenset[str] = frozenset()
+    decided_before: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """For a branch: pending requests that were answered in its parent, with run, time and answer."""
     outputs: tuple[RecordedOutput, ...] = ()
     usage: Usage = field(default_factory=dict)
 
@@ -227,6 +229,7 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
         collected=done.collected,
         pending={**state.pending, **{r.request_id: r for r in requests}} if requests else state.pending,
         used_request_ids=state.used_request_ids,
+        decided_before=state.decided_before,
         outputs=state.outputs + tuple(outputs) if outputs else state.outputs,
         usage=state.usage,
     )
@@ -293,6 +296,8 @@ def metadata_of(state: RunState) -> dict[str, Any]:
         metadata["input"] = state.input_digest
     if state.usage:
         metadata["usage"] = state.usage
+    if state.decided_before:
+        metadata["decided_before"] = {key: list(of) for key, of in state.decided_before.items()}
     if state.used_request_ids:
         metadata["asked"] = sorted(state.used_request_ids)
     return metadata
@@ -313,6 +318,7 @@ def state_from(checkpoint: WorkflowCheckpoint) -> RunState:
         collected=state.get(FAN_IN_STATE, {}),
         pending=checkpoint.pending_request_info_events,
         used_request_ids=frozenset(metadata.get("asked", ())),
+        decided_before=metadata.get("decided_before", {}),
         outputs=tuple(checkpoint.outputs),
         usage=metadata.get("usage", {}),
     )

@@ -25,6 +25,7 @@ def validate(graph: Graph) -> None:
     _check_handlers(graph)
     _check_types(graph)
     _check_instances(graph)
+    _check_state_keys(graph)
     _check_outputs(graph)
 
 
@@ -72,15 +73,19 @@ def _check_duplicates(graph: Graph) -> None:
             raise EdgeDuplicationError(source, target)
 
 
-def _check_reachable(graph: Graph) -> None:
-    reached = {graph.start}
-    waiting = [graph.start]
+def _reached_from(graph: Graph, start: str) -> set[str]:
+    """Where messages of `start` can lead to in the end; `start` itself only by a loop."""
+    reached: set[str] = set()
+    waiting = [start]
     while waiting:
         for group in graph.leaving.get(waiting.pop(), ()):
-            for target in group.targets:
-                if target not in reached:
-                    reached.add(target)
-                    waiting.append(target)
+            waiting += [target for target in group.targets if target not in reached]
+            reached.update(group.targets)
+    return reached
+
+
+def _check_reachable(graph: Graph) -> None:
+    reached = {graph.start} | _reached_from(graph, graph.start)
     lost = [name for name in graph.slots if name not in reached]
     if lost:
         raise GraphConnectivityError(
@@ -125,6 +130,20 @@ def _check_instances(graph: Graph) -> None:
             f"the executor instance {twice[0]!r} is in the workflow more than once, through workflows inside it; build "
             "the inner workflow once for each place, or with factories (for example `lambda: MyExecutor('id')`)"
         )
+
+
+def _check_state_keys(graph: Graph) -> None:
+    """A key that is read has to be written before; who may write anything gets the benefit of the doubt."""
+    for name, slot in graph.slots.items():
+        for key in slot.prototype.state_reads:
+            before = [graph.slots[other].prototype for other in graph.slots if name in _reached_from(graph, other)]
+            if not any(other.state_writes is None or key in other.state_writes for other in before):
+                written = sorted({key for other in before for key in other.state_writes or ()})
+                raise WorkflowValidationError(
+                    f"executor {name!r} reads the state {key!r}, which nothing before it writes (written before it: "
+                    f"{listed(written) or 'nothing'}); correct the key, or give an executor before it "
+                    f"output_key={key!r}"
+                )
 
 
 def _check_outputs(graph: Graph) -> None:

@@ -283,6 +283,41 @@ async def test_a_storage_that_holds_nothing_writes_nothing(path: Path) -> None:
         assert lease_of(path) == before
 
 
+async def test_a_storage_that_was_silent_for_long_can_hold_runs_again(path: Path, processes: Processes) -> None:
+    """It renews no lease while it holds nothing, and others may have forgotten it meanwhile."""
+    quiet = """
+        async def main():
+            async with SQLiteCheckpointStorage(path, lease_seconds=3600) as storage:
+                await (await opened(storage)).save(draft(1, final=True))
+                say("quiet")
+                hear()
+                await opened(storage)
+                say("holding again")
+                hear()
+        asyncio.run(main())
+    """
+    process = processes.start(quiet)
+    assert await process.hear() == "quiet"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE holders SET expires = 0, expires_here = 0")
+    async with SQLiteCheckpointStorage(path) as storage:
+        await opened(storage, "another")
+        assert await process.say("go on") == "holding again"
+        with pytest.raises(RunBusy, match=f"process {process.pid} "):
+            await opened(storage)
+
+
+async def test_a_lease_that_ran_out_is_no_reason_to_take_a_run_within_one_process(path: Path) -> None:
+    async with SQLiteCheckpointStorage(path) as one, SQLiteCheckpointStorage(path) as other:
+        log = await opened(one)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE holders SET expires = 0, expires_here = 0")
+        for storage in (one, other):
+            with pytest.raises(RunBusy, match="this process"):
+                await opened(storage)
+        await log.save(draft(1, final=True))
+
+
 # --- other hosts ------------------------------------------------------------------------------------------------------
 
 

@@ -436,6 +436,17 @@ async def test_the_writes_of_one_run_keep_their_order(storage: SQLiteCheckpointS
     assert [row.name for row in again.calls] == ["next"]
 
 
+async def test_a_call_recorded_together_with_a_checkpoint_goes_with_the_next_one(
+    storage: SQLiteCheckpointStorage, path: Path
+) -> None:
+    log = await opened(storage)
+    await log.record_call(call("first"), supersedes=())
+    await asyncio.gather(log.save(draft(1)), log.record_call(call("second"), supersedes=()))
+    assert count(path, "calls") == 1
+    await log.save(draft(2))
+    assert count(path, "calls") == 0
+
+
 # --- cancellation -----------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,8 @@ class Backend:
     """Make an empty place under this folder; its location is whatever `open` understands."""
     open: Callable[..., Any]
     """The storage at a location; takes `lease_seconds`."""
+    troubles: frozenset[str] = frozenset()
+    """Which of the troubles of `troubles.py` can befall it."""
     tear_down: Callable[[str], None] = lambda location: None
     around_commits: Callable[[Reached], None] | None = None
     """Have the points `before commit` and `after commit` told, deep inside the storage, if there is a way to."""
@@ -80,6 +82,12 @@ def _around_sqlite_commits(reached: Reached) -> None:
     threading.setprofile(_SqliteCommits(reached))
 
 
-SQLITE = Backend("sqlite", _sqlite_place, SQLiteCheckpointStorage, around_commits=_around_sqlite_commits)
+SQLITE = Backend(
+    "sqlite",
+    _sqlite_place,
+    SQLiteCheckpointStorage,
+    troubles=frozenset({"space", "io", "permissions"}),
+    around_commits=_around_sqlite_commits,
+)
 
 BACKENDS = {backend.name: backend for backend in (SQLITE,)}

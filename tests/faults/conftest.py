@@ -11,7 +11,7 @@ from tests.faults.backends import BACKENDS, Backend
 from tests.faults.children import Case
 
 
-@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS)
+@pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> Backend:
     chosen: Backend = request.param
     return chosen

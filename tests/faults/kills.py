@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from tests.faults.children import Case, Ending
@@ -166,14 +167,9 @@ def swapped(output: Sequence[dict[str, Any]], shape: Shape) -> int:
 
 def killed_until_done(case: Case, dice: random.Random, *, kills: int, within: float) -> Tally:
     """A run that is killed this often at random instants and then left alone."""
-    return finish(case, [lambda: killed_at_random(case, dice, within=within)] * kills)
+    return finish(case, [partial(killed_at_random, case, dice, within=within)] * kills)
 
 
 def killed_at_points(case: Case, dice: random.Random, points: Sequence[str]) -> Tally:
     """A run that is killed at each of these points in turn and then left alone."""
-    return finish(case, [lambda point=point: killed_at_a_point(case, dice, point) for point in points])
-
-
-def fresh(case: Case, run_id: str) -> Case:
-    """Another run in the same store."""
-    return replace(case, run_id=run_id)
+    return finish(case, [partial(killed_at_a_point, case, dice, point) for point in points])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 
 from tests.faults.backends import Backend
@@ -17,6 +18,7 @@ from tests.faults.children import Case
 from tests.faults.kills import NAMED_POINTS, Tally, killed_at_points, killed_until_done
 
 MOST_REPEATS_PER_KILL = 0.05
+LANES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Series:
     share: float
     """Of all kills."""
     call_ms: float = 20.0
+    shared: bool = False
+    """Do both runs that are under way at a time share a store?"""
     points: Sequence[str] = ()
     """Named points to be killed at; none for random instants."""
     most_repeats_per_kill: float | None = MOST_REPEATS_PER_KILL
@@ -45,32 +49,34 @@ class Series:
 
 
 SERIES = (
-    Series("3 workers × 3 calls of 20 ms", "rounds", 0.45),
+    Series("3 workers × 3 calls of 20 ms", "rounds", 0.4),
     Series("2 workers × 10 calls of 20 ms", "pairs", 0.2),
-    Series("3 workers × 3 calls of 5 ms", "rounds", 0.15, call_ms=5.0, most_repeats_per_kill=None),
+    Series("3 workers × 3 calls of 5 ms", "rounds", 0.1, call_ms=5.0, most_repeats_per_kill=None),
     Series("2 workers × 10 calls of 5 ms at once", "gathered", 0.1, call_ms=5.0, most_repeats_per_kill=None),
+    Series("two such runs in one store", "rounds", 0.1, shared=True, most_repeats_per_kill=None),
     Series("3 workers × 3 calls, named points", "rounds", 0.1, points=NAMED_POINTS, most_repeats_per_kill=None),
 )
-"""The share of repeats depends on how long a call takes beside its record: with 5 ms it is told, not judged. A kill at
-a named point that lies between a call's end and its record repeats that call by design."""
+"""What may be repeated is what finished and waits for its record to be written, so the share of it depends on how long a
+call takes beside that, and on who else writes: with 5 ms or a shared store it is told, not judged. A kill at a named
+point that lies between a call's end and its record repeats that call by design."""
 
 
-class Lane:
+class Lanes:
     """Shares out kills to threads, each of which kills one run at a time."""
 
-    def __init__(self, series: Series, store: str, folder: Path, kills: int) -> None:
+    def __init__(self, series: Series, backend: Backend, kills: int) -> None:
         self._series = series
-        self._case = Case(store, folder)
+        self._backend = backend
         self._kills = kills
         self._lock = threading.Lock()
-        self._runs = 0
+        self._begun = 0
         self.total = Tally()
 
-    def work(self) -> None:
+    def work(self, folder: Path, store: str) -> None:
+        """Kill run after run in this store, until there have been enough."""
         dice = random.Random()
         while (number := self._next()) is not None:
-            run_id = f"{self._series.workload}-{self._series.call_ms:g}-{len(self._series.points)}-{number}"
-            result = self._series.one_run(replace(self._case, run_id=run_id), dice)
+            result = self._series.one_run(Case(store, folder, run_id=f"run-{number}"), dice)
             with self._lock:
                 self.total += result
 
@@ -78,21 +84,31 @@ class Lane:
         with self._lock:
             if self.total.kills >= self._kills:
                 return None
-            self._runs += 1
-            return self._runs
+            self._begun += 1
+            return self._begun
 
 
-def killed(series: Series, backend: Backend, kills: int, *, lanes: int = 2) -> Tally:
-    folder = Path(tempfile.mkdtemp(prefix="stepwell-faults-"))
+def killed(series: Series, backend: Backend, kills: int) -> Tally:
+    """Two runs at a time; each has a store of its own unless the series wants them to share one."""
+    with ExitStack() as stack:
+        folders = [Path(stack.enter_context(_folder())) for _ in range(LANES)]
+        stores = [_placed(backend, folder, stack) for folder in folders[: 1 if series.shared else LANES]]
+        lanes = Lanes(series, backend, kills)
+        with ThreadPoolExecutor(LANES) as pool:
+            places = zip(folders, cycle(stores), strict=False)
+            for future in [pool.submit(lanes.work, folder, store) for folder, store in places]:
+                future.result()
+        return lanes.total
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="stepwell-faults-")
+
+
+def _placed(backend: Backend, folder: Path, stack: ExitStack) -> str:
     store = backend.place(folder)
-    lane = Lane(series, store, folder, kills)
-    with ThreadPoolExecutor(lanes) as pool:
-        for future in [pool.submit(lane.work) for _ in range(lanes)]:
-            future.result()
-    backend.tear_down(store)
-    if not lane.total.troubles:
-        shutil.rmtree(folder)
-    return lane.total
+    stack.callback(backend.tear_down, store)
+    return store
 
 
 def thousand_kills(backends: Iterable[Backend], *, kills: int = 1000, tell: Callable[[str], None] = print) -> int:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faults.backends import Backend
+from tests.faults.backends import Backend, open_store
 from tests.faults.children import Case
 from tests.faults.kills import NAMED_POINTS, REPEAT_POINTS, killed_at_points, killed_until_done, tally
 from tests.faults.long import thousand_kills
-from tests.faults.workloads import expected_of
+from tests.faults.oracle import Oracle
+from tests.faults.workloads import Desk, expected_of, team
+
+
+def plain(value: Any) -> Any:
+    """As it looks when it has gone through a pipe."""
+    return json.loads(json.dumps(value))
 
 
 @pytest.mark.parametrize("workload", ["rounds", "pairs", "gathered"])
@@ -63,6 +72,30 @@ def test_a_run_is_free_the_moment_its_holder_is_killed_however_long_its_lease(ca
     case = replace(case, options={"lease": 3600, "rounds": 5})
 
     killed_until_done(case, random.Random(), kills=3, within=0.1).check()
+
+
+def test_a_store_whose_creation_was_cut_off_is_created_by_the_next(backend: Backend, tmp_path: Path) -> None:
+    dice = random.Random()
+    for number in range(6):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        case = Case(backend.place(folder), folder, workload="solo", options={"call_ms": 1})
+        killed_until_done(case, dice, kills=2, within=0.012).check()
+        backend.tear_down(case.store)
+
+
+async def test_recover_finishes_what_was_killed(case: Case) -> None:
+    case = replace(case, options={"rounds": 3, "call_ms": 1})
+    cases = [replace(case, run_id=f"run-{number}") for number in range(3)]
+    for one in cases:
+        assert one.live(crash_at="acknowledged#7").was_killed
+    desk = Desk(Oracle(case.folder / "recovered.oracle"), call_ms=1)
+
+    async with open_store(case.store) as storage:
+        results = await team(desk, case.shape).recover(storage)
+
+    assert {result.run_id for result in results} == {one.run_id for one in cases}
+    assert [plain(result.get_outputs()) for result in results] == [[expected_of(case.shape)]] * 3
 
 
 @pytest.mark.faults

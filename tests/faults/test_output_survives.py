@@ -11,10 +11,11 @@ from tests.faults.workloads import expected_of
 
 
 @pytest.mark.parametrize("point", ["after last checkpoint", "before output", "after output"])
+@pytest.mark.parametrize("stream", [False, True], ids=["awaited", "streamed"])
 def test_killed_between_the_last_checkpoint_and_the_caller_the_same_line_returns_the_output(
-    case: Case, point: str
+    case: Case, point: str, stream: bool
 ) -> None:
-    case = replace(case, options={"rounds": 2, "call_ms": 1})
+    case = replace(case, options={"rounds": 2, "call_ms": 1, "stream": stream})
     assert case.live(crash_at=point).was_killed
     before = case.account()
 

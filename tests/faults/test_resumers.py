@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -75,3 +76,19 @@ def test_of_many_who_come_when_the_work_is_done_nobody_calls_anything(case: Case
     served = [ending.output for ending in endings if ending.error is None]
     assert served == [expected] * len(served) != []
     assert case.account().since(before).starts.total() == 0
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_of_many_resumers_one_does_the_work_however_often_they_come(slow: Case) -> None:
+    dice = random.Random()
+    for number in range(25):
+        run = replace(slow, run_id=f"run-{number}")
+        assert run.live(crash_at=f"acknowledged#{dice.randint(1, 60)}", call_ms=1).was_killed
+        before = run.account()
+
+        winner = one_of(at_once(run, 8))
+
+        assert winner.output == expected_of(run.shape)
+        assert set(run.account().since(before).starts.values()) == {1}
+        assert run.account().repeats().acknowledged == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.backends import open_store
+from tests.faults.backends import Backend, open_store
 from tests.faults.children import Case, Ending
 from tests.faults.oracle import Account
 from tests.faults.troubles import files_of
@@ -20,7 +20,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these troubles 
 
 
 @pytest.fixture
-def quick(case: Case) -> Case:
+def quick(case: Case, backend: Backend, request: pytest.FixtureRequest) -> Case:
+    """A short run, on a backend that the test's trouble can befall."""
+    parameters = getattr(request.node, "callspec", None)
+    trouble = parameters.params.get("trouble", "permissions") if parameters else "permissions"
+    if trouble not in backend.troubles:
+        pytest.skip(f"{trouble} is no trouble of {backend.name}'s")
     return replace(case, options={"rounds": 6, "call_ms": 2})
 
 

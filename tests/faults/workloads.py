@@ -286,14 +286,15 @@ async def run(options: argparse.Namespace, storage: Any) -> None:
     start = {"responses": verdicts(options.answers)} if options.answers else {"message": workload.message(shape)}
     tell("running", pid=os.getpid())
     try:
-        result = await workflow.run(run_id=options.run_id, checkpoint_storage=storage, **start)
+        result = await workflow.run(run_id=options.run_id, checkpoint_storage=storage, stream=options.stream, **start)
     except StepwellError as error:
         tell("error", type=type(error).__name__, text=str(error), holder=getattr(error, "holder", None))
         return
     reached("before output")
     for event in result.get_request_info_events():
         tell("request", request_id=event.request_id, data=asdict(event.data))
-    outputs = result.get_outputs()
+    outputs = [event.data for event in result if event.type == "output"]
+    assert outputs == result.get_outputs(), "what is told and what is recorded differ"
     if outputs:
         options.pen.note("output")
         tell("output", value=outputs[0], state=result.get_final_state().value)
@@ -359,6 +360,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trouble", help="what befalls the store after so many calls: limit#10, io#10")
     parser.add_argument("--leave", action="store_true", help="do not try again after the repair")
     parser.add_argument("--mortal", action="store_true", help="obey file permissions although this may be root")
+    parser.add_argument("--stream", action="store_true", help="take the events as they come")
     parser.add_argument("--gate", action="store_true", help="wait for a line on standard input first")
     return parser.parse_args(arguments)
 

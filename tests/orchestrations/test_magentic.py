@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from stepwell import (
     Agent,
     AgentResponse,
+    BaseAgent,
     Executor,
     InMemoryCheckpointStorage,
     Message,
@@ -17,6 +19,7 @@ from stepwell import (
     WorkflowRunState,
     WorkflowValidationError,
     handler,
+    tool,
 )
 from stepwell.orchestrations import (
     GroupChatParticipantMessage,
@@ -32,6 +35,7 @@ from stepwell.orchestrations import (
     StandardMagenticManager,
 )
 from stepwell.testing import ScriptedChatClient, calls
+from stepwell.testing.crash import CrashingStorage, PowerLoss
 from tests.orchestrations.teams import DONE, FACTS, PLAN, STALL, TASK, Team, ledger, team, usual
 
 
@@ -158,8 +162,6 @@ async def test_usage_is_counted_per_agent_and_per_run() -> None:
 
 
 async def test_one_workflow_serves_many_runs_at_once() -> None:
-    import asyncio
-
     def script(messages: Any) -> str:
         # What a stateless model would say, from the conversation alone.
         from tests.orchestrations.teams import purpose
@@ -373,6 +375,54 @@ async def test_a_manager_of_ones_own_needs_no_model() -> None:
     first, second = await workflow.run(TASK), await workflow.run(TASK)
 
     assert final_text(first) == final_text(second) == "5 messages"
+
+
+async def test_a_manager_made_per_run_serves_runs_at_once() -> None:
+    crew = usual()
+    participants = [Agent(crew.researcher, name="researcher"), Agent(crew.writer, name="writer")]
+    workflow = MagenticBuilder(participants=participants, manager_factory=Foreman).build()
+
+    results = await asyncio.gather(*(workflow.run(TASK) for _ in range(5)))
+
+    assert {final_text(result) for result in results} == {"5 messages"}
+
+
+async def test_a_third_partys_agent_can_manage_and_its_calls_are_recorded() -> None:
+    crew = usual()
+
+    class Third(BaseAgent):
+        def run(self, messages: Any = None, *, stream: bool = False, session: Any = None) -> Any:
+            return Agent(crew.manager).run(messages)
+
+    participants = [Agent(crew.researcher, name="researcher"), Agent(crew.writer, name="writer")]
+    storage = InMemoryCheckpointStorage()
+    workflow = MagenticBuilder(
+        participants=participants, manager_agent=Third(name="third"), checkpoint_storage=storage
+    ).build()
+
+    with pytest.raises(PowerLoss):
+        await workflow.run(TASK, run_id="r", checkpoint_storage=CrashingStorage(storage, at="after call#2"))
+    result = await workflow.run(TASK, run_id="r")
+
+    assert final_text(result) == "The brief."
+    crew.manager.check()
+
+
+async def test_a_participants_tool_can_ask_a_person() -> None:
+    @tool(approval_mode="always_require")
+    def publish(text: str) -> str:
+        """Publish it."""
+        return f"published {text}"
+
+    crew = team(ledger("writer"), DONE)
+    writer = Agent(ScriptedChatClient([calls("publish", text="it"), "It is out."]), name="writer", tools=[publish])
+    workflow = MagenticBuilder(participants=[writer], manager_agent=Agent(crew.manager)).build()
+
+    [asked] = (await workflow.run(TASK, run_id="r")).get_request_info_events()
+    result = await workflow.run(run_id="r", responses={asked.request_id: True})
+
+    assert final_text(result) == "The brief."
+    assert "writer:\nIt is out." in said(crew.manager, -1)
 
 
 async def test_a_managers_own_prompts_are_used() -> None:

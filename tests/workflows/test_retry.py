@@ -125,7 +125,7 @@ async def test_the_last_error_ends_the_run_when_the_policy_is_used_up() -> None:
     events = []
     with pytest.raises(ConnectionError, match="attempt 3"):
         async for event in stream:
-            events.append(event)
+            events.append(event)  # noqa: PERF401 - those before the error count
 
     assert types_in(events).count("executor_retrying") == 2
     assert types_in(events).count("executor_failed") == 1
@@ -300,7 +300,7 @@ async def test_a_thread_that_takes_too_long_is_warned_about_and_not_started_a_se
     try:
         with pytest.raises(ExecutorTimeout, match="'stubborn'"):
             async for event in stream:
-                events.append(event)
+                events.append(event)  # noqa: PERF401 - those before the error count
     finally:
         release.set()
 

@@ -334,5 +334,6 @@ def _holds(fence: Fence, row: RunRow) -> bool:
 def _refuse_second_answer(row: RequestRow | None, decision: Decision) -> None:
     if row is None:
         raise UnknownRequest(decision.request_id, ())
-    if row.decision is not None:
-        raise AlreadyAnswered(decision.request_id, row.run_id, row.decision.answered_at, decision_text(row.decision))
+    given = row.decision
+    if given is not None and (given.typed or not decision.replaces_unusable):
+        raise AlreadyAnswered(decision.request_id, row.run_id, given.answered_at, decision_text(given))

@@ -1,8 +1,8 @@
 """A storage of somebody else's, with just the six methods, used as one that has runs.
 
 What it can't do is not pretended: there is no journal, so the calls of an interrupted superstep are made again, and
-no fence, so nothing stops two processes from resuming one run. Checkpoints, resuming, branches and "a decision counts once"
-work from the checkpoints alone.
+no fence, so nothing stops two processes from resuming one run. Checkpoints, resuming, branches and "a decision counts
+once" work from the checkpoints alone.
 """
 
 from __future__ import annotations

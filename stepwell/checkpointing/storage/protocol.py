@@ -80,6 +80,8 @@ class Decision:
     value: str
     answered_at: str
     typed: bool = True
+    replaces_unusable: bool = False
+    """The program found an answer that was recorded without it to be of the wrong type; this one counts instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class RunStorage(CheckpointStorage, Protocol):
         ...
 
     async def run_waiting_for(self, request_id: str) -> str | None:
-        """The run that asked this, answered or not."""
+        """The run that asked this, answered or not; an error if several wait for an answer to it."""
         ...
 
     async def list_runs(self, *, workflow_name: str | None = None, state: str | None = None) -> list[RunInfo]:

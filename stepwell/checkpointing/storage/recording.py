@@ -35,7 +35,13 @@ from stepwell.checkpointing.storage.records import (
     parse_usage,
 )
 from stepwell.checkpointing.values import Node, Root, ValueDecoder, ValueEncoder, ValueMemory
-from stepwell.errors import CheckpointDamaged, CheckpointNotFound, UnknownRequest, WorkflowCheckpointException
+from stepwell.errors import (
+    CheckpointDamaged,
+    CheckpointNotFound,
+    InvalidRunArguments,
+    UnknownRequest,
+    WorkflowCheckpointException,
+)
 
 T = TypeVar("T")
 
@@ -136,8 +142,12 @@ class RecordingStorage(ABC):
 
     async def run_waiting_for(self, request_id: str) -> str | None:
         rows = await self._reading(self._requests_named, request_id)
-        unanswered = [row for row in rows if row.decision is None]
-        return next((row.run_id for row in unanswered or rows), None)
+        waiting = [row.run_id for row in rows if row.decision is None]
+        if len(waiting) > 1:
+            raise InvalidRunArguments(
+                f"request {request_id!r} waits in the runs {', '.join(map(repr, waiting))}; say which one with run_id=…"
+            )
+        return next(iter(waiting), rows[0].run_id if rows else None)
 
     async def list_runs(self, *, workflow_name: str | None = None, state: str | None = None) -> list[RunInfo]:
         rows = await self._reading(self._runs, workflow_name, state)

@@ -1,10 +1,10 @@
 """The rows every storage keeps, whatever they are written with.
 
-    run         who it is, how it stands, who holds it
-    checkpoint  a header, and the root of its content
-    node        a value stored once (see `values.py`)
-    call        a journal row
-    request     a question to a person, what was shown and what was answered
+run         who it is, how it stands, who holds it
+checkpoint  a header, and the root of its content
+node        a value stored once (see `values.py`)
+call        a journal row
+request     a question to a person, what was shown and what was answered
 """
 
 from __future__ import annotations

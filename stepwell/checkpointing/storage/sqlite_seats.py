@@ -43,6 +43,14 @@ class Seats:
         ).lastrowid
         self._taken.append(seat)
 
+    def announce(self, connection: sqlite3.Connection, seat: Seat) -> None:
+        """One who held nothing is about to: it was silent since it last did, and may have been taken for dead."""
+        lease = Lease.lasting(seat.lease_seconds)
+        connection.execute(
+            "INSERT OR REPLACE INTO holders (id, holder, expires, expires_here) VALUES (?, ?, ?, ?)",
+            (seat.holder_id, str(seat.holder), lease.expires, lease.expires_here),
+        )
+
     def tidy(self, connection: sqlite3.Connection, seat: Seat) -> None:
         """Remove the row of one who leaves; if it still holds runs, the row says whose they were."""
         connection.execute(
@@ -68,13 +76,16 @@ class Seats:
         if run.row.holder is None:
             return None
         holder = Holder.parse(run.row.holder)
-        if self._locks.may_be_replaced(holder, run.lease):
+        # Whoever is in this process is as awake as we are, even if its lease ran out while both were asleep.
+        if not self._is_here(holder) and self._locks.may_be_replaced(holder, run.lease):
             return None
         return RunBusy(run.row.run_id, self.described(holder))
 
     def described(self, holder: Holder) -> str:
-        here = any(seat.holder == holder for seat in self._taken)
-        return f"{holder.described} (this process)" if here else holder.described
+        return f"{holder.described} (this process)" if self._is_here(holder) else holder.described
+
+    def _is_here(self, holder: Holder) -> bool:
+        return any(seat.holder == holder for seat in self._taken)
 
     # --- leases ------------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,8 @@ class Work:
     # --- opening and giving back -------------------------------------------------------------------------------------
 
     def _open(self, transaction: Transaction, jobs: Sequence[OpenRun]) -> list[OpenedRun | Exception]:
+        for seat in {job.seat for job in jobs if not job.seat.held}:
+            self._seats.announce(transaction.connection, seat)
         known = reading.runs_with_ids(transaction.connection, [job.run_id for job in jobs])
         new = [job for job in jobs if job.run_id not in known and job.request.create]
         opened: dict[str, OpenedRun | Exception] = dict(self._create(transaction, new)) if new else {}
@@ -306,6 +308,7 @@ class Work:
         held = self._held(transaction, jobs)
         for run in held:
             run.has_calls = True  # at once: to look for rows that are not there does no harm
+            transaction.then(partial(setattr, run, "has_calls", True))
         for job in jobs:
             self._remove_calls(transaction, job.fence, job.supersedes)
         if bulk.RECORD_CALLS.run(transaction.connection, list(map(_call_row, jobs))) != len(jobs):
@@ -336,8 +339,15 @@ class Work:
     def _decide(self, transaction: Transaction, run_key: int, run_id: str, decision: Decision) -> None:
         changed = transaction.execute(
             """UPDATE requests SET answer = ?, answered_at = ?, typed = ?
-                WHERE run_key = ? AND request_id = CAST(? AS TEXT) AND answer IS NULL""",
-            (decision.value, decision.answered_at, decision.typed, run_key, torn(decision.request_id)),
+                WHERE run_key = ? AND request_id = CAST(? AS TEXT) AND (answer IS NULL OR (? AND NOT typed))""",
+            (
+                decision.value,
+                decision.answered_at,
+                decision.typed,
+                run_key,
+                torn(decision.request_id),
+                decision.replaces_unusable,
+            ),
         ).rowcount
         if changed == 0:
             raise self._second_answer(transaction, run_key, run_id, decision.request_id)

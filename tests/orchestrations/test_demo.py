@@ -1,0 +1,108 @@
+"""The demo, as people run it: with and without a terminal, cut off and taken up again."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).resolve().parents[2] / "samples" / "20_researcher_writer.py"
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    real = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "YES", "STEPWELL_STORE")
+    kept = {name: value for name, value in os.environ.items() if name not in real}
+    return {**kept, "STEPWELL_STORE": str(folder / "store" / "demo.db"), "PYTHONUNBUFFERED": "1", **more}
+
+
+def demo(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(DEMO), *arguments],
+        cwd=folder,
+        env=environment(folder, **more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("yes", ["--yes", "YES=1"])
+def test_it_approves_by_itself_when_told_so_and_prints_the_brief(tmp_path: Path, yes: str) -> None:
+    done = demo(tmp_path, "--yes") if yes == "--yes" else demo(tmp_path, YES="1")
+
+    assert done.returncode == 0, done.stderr
+    assert "scripted" in done.stdout
+    assert "1. researcher: Read the notes" in done.stdout
+    assert "researcher uses read_note" in done.stdout
+    assert "# Stepwells: a brief for the council" in done.stdout
+    assert "UNESCO" in done.stdout
+    assert re.search(r"saved: checkpoint \d+", done.stdout)
+
+
+def test_without_a_terminal_it_says_how_to_answer_and_waits(tmp_path: Path) -> None:
+    waiting = demo(tmp_path)
+    answered = demo(tmp_path, YES="1")
+
+    assert waiting.returncode == 3
+    assert "make demo YES=1" in waiting.stdout
+    assert answered.returncode == 0, answered.stderr
+    assert "going on with run demo-1" in answered.stdout
+    assert "manager: 7 model calls" in answered.stdout
+
+
+def test_killed_and_run_again_it_goes_on_and_says_what_was_replayed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(DEMO), "--yes"],
+        cwd=tmp_path,
+        env=environment(tmp_path, DEMO_DELAY="0.2"),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "uses read_note" in line:
+                process.send_signal(signal.SIGKILL)
+                break
+
+    again = demo(tmp_path, "--yes")
+
+    assert again.returncode == 0, again.stderr
+    replayed = re.search(r"(\d+) call\(s\) were replayed", again.stdout)
+    assert replayed is not None
+    assert int(replayed[1]) >= 2
+    assert "manager: 7 model calls" in again.stdout
+
+
+def test_a_person_at_the_terminal_can_have_the_plan_changed(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, str(DEMO)],
+        cwd=tmp_path,
+        env=environment(tmp_path, DEMO_DELAY="0"),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(theirs)
+        os.write(ours, b"Mention the cost.\ny\n")
+        assert process.stdout is not None
+        shown = process.stdout.read()
+    os.close(ours)
+
+    assert process.returncode == 0
+    assert "4. writer: Heed what the person asked for: Mention the cost." in shown
+    assert "# Stepwells: a brief for the council" in shown
+
+
+def test_finished_runs_are_left_alone(tmp_path: Path) -> None:
+    demo(tmp_path, "--yes")
+
+    assert "starting run demo-2" in demo(tmp_path, "--yes").stdout
