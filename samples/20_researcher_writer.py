@@ -28,6 +28,7 @@ from stepwell import (
     ChatClient,
     OpenAIChatClient,
     SQLiteCheckpointStorage,
+    StepwellError,
     Workflow,
     WorkflowEvent,
     tool,
@@ -49,18 +50,23 @@ NO_ANSWER = 3
 # --- the team ---------------------------------------------------------------------------------------------------------
 
 
+def titles() -> list[str]:
+    return [path.stem for path in sorted(NOTES.glob("*.md"))]
+
+
 @tool
 def search_notes(query: str) -> str:
     """Find the notes that mention a word. Returns their titles as a JSON list."""
-    found = [path.stem for path in sorted(NOTES.glob("*.md")) if query.lower() in path.read_text("utf-8").lower()]
-    return json.dumps(found or [path.stem for path in sorted(NOTES.glob("*.md"))])
+    found = [title for title in titles() if query.lower() in (NOTES / f"{title}.md").read_text("utf-8").lower()]
+    return json.dumps(found or titles())
 
 
 @tool
 def read_note(title: str) -> str:
     """Read one note, by a title that search_notes gave."""
-    path = NOTES / f"{Path(title).stem}.md"
-    return path.read_text("utf-8") if path.exists() else f"There is no note {title!r}; use search_notes for the titles."
+    if title not in titles():
+        return f"There is no note {title!r}. The titles are: {', '.join(titles())}"
+    return (NOTES / f"{title}.md").read_text("utf-8")
 
 
 def uses_a_real_model() -> bool:
@@ -93,14 +99,18 @@ def build(storage: SQLiteCheckpointStorage) -> Workflow:
         description="Searches and reads the notes; knows nothing that is not in them.",
         tools=[search_notes, read_note],
         max_tool_rounds=6,
+        default_options={"max_tokens": 1500},
     )
     writer = Agent(
         model["writer"],
         "You are a writer. Write plainly and briefly, from what the researcher found.",
         name="writer",
         description="Writes texts from facts that others have found.",
+        default_options={"max_tokens": 1500},  # small models may not find an end
     )
-    manager = Agent(model["manager"], "You manage a small team. Be brief.", name="manager")
+    manager = Agent(
+        model["manager"], "You manage a small team. Be brief.", name="manager", default_options={"max_tokens": 1000}
+    )
     return MagenticBuilder(
         participants=[researcher, writer],
         manager_agent=manager,
@@ -242,6 +252,9 @@ async def work(workflow: Workflow, run_id: str, *, goes_on: bool) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(asyncio.run(main()))
+    except StepwellError as error:
+        print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("\nInterrupted. Run it again and it goes on.")
         sys.exit(130)

@@ -105,6 +105,7 @@ from stepwell.workflows import (
     WorkflowExecutor,
     WorkflowRunResult,
     WorkflowRunState,
+    WorkflowViz,
     executor,
     handler,
     response_handler,
@@ -312,6 +313,7 @@ __all__ = [
     "WorkflowRunResult",
     "WorkflowRunState",
     "WorkflowValidationError",
+    "WorkflowViz",
     "__version__",
     "executor",
     "handler",
@@ -326,7 +328,16 @@ def __getattr__(name: str) -> typing.Any:
     """Agents bring pydantic along, so they and teams are imported when a program first asks for one of their names."""
     if name not in __all__:
         raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
-    from stepwell import agents, orchestrations
+    from stepwell import agents
 
-    value = globals()[name] = getattr(orchestrations if name in orchestrations.__all__ else agents, name)
+    if name not in agents.__all__:
+        return _of_a_team(name)
+    value = globals()[name] = getattr(agents, name)
+    return value
+
+
+def _of_a_team(name: str) -> typing.Any:
+    from stepwell import orchestrations
+
+    value = globals()[name] = getattr(orchestrations, name)
     return value

@@ -193,6 +193,7 @@ async def durable_counter(*, directory: str, supersteps: int) -> Figures:
 
 
 async def _talk(executor: Chat | Relay, directory: str, first: Any) -> Figures:
+    message("importing its class is not part of it")
     async with sqlite(directory) as storage:
         await loop(executor, storage).run(first)
     return {**tenths(executor.stamps), "bytes": bytes_under(directory)}
@@ -237,7 +238,7 @@ async def prepare_resume(*, directory: str, supersteps: int) -> Figures:
 
 async def resume(*, directory: str, supersteps: int) -> Figures:
     executor = Chat([*paragraphs(supersteps), "one more"], message)
-    message("the import is not part of it")
+    message("importing its class is not part of it")
     before = peak_megabytes()
     with Stopwatch() as watch:
         async with sqlite(directory) as storage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,9 +53,13 @@ class AgentExecutorResponse:
     def __post_init__(self) -> None:
         object.__setattr__(self, "full_conversation", tuple(self.full_conversation))
 
+    def __deepcopy__(self, memo: Any) -> AgentExecutorResponse:
+        """Each receiver gets a response of its own; the messages, which never change, are shared."""
+        return AgentExecutorResponse(self.executor_id, copy.deepcopy(self.agent_response, memo), self.full_conversation)
+
 
 register_type(AgentExecutorRequest, name="stepwell.AgentExecutorRequest", immutable=True)
-register_type(AgentExecutorResponse, name="stepwell.AgentExecutorResponse", immutable=True)
+register_type(AgentExecutorResponse, name="stepwell.AgentExecutorResponse", immutable=False)
 
 
 class AgentExecutor(Executor):
@@ -127,6 +132,14 @@ class AgentExecutor(Executor):
         self, response: AgentExecutorResponse, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
     ) -> None:
         self._unheard += self._new_in(self._relevant(response))
+        await self._reply(ctx)
+
+    @handler
+    async def on_agent_response(
+        self, response: AgentResponse, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
+    ) -> None:
+        """What a workflow inside this one yields, if that is a team."""
+        self._unheard += self._new_in([message for message in response.messages if not _is_tool_noise(message)])
         await self._reply(ctx)
 
     @handler

@@ -95,14 +95,13 @@ def schema_of(kind: Any) -> dict[str, Any]:
     return cleaned
 
 
-def _untitled(node: Any, *, names: bool = False) -> Any:
+def _untitled(node: Any) -> Any:
     if isinstance(node, list):
         return [_untitled(item) for item in node]
     if not isinstance(node, dict):
         return node
-    # Inside `properties` the keys are the user's own names, and one of them may well be "title".
-    kept = node.items() if names else ((k, v) for k, v in node.items() if not (k == "title" and isinstance(v, str)))
-    return {key: _untitled(value, names=not names and key in ("properties", "$defs")) for key, value in kept}
+    # A property that is itself called "title" has a schema for its value, not a text.
+    return {k: _untitled(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
 
 
 def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:

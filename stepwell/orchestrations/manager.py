@@ -127,7 +127,8 @@ class MagenticManagerBase(ABC):
         """Write the answer; if the context says why the work was stopped, as good an answer as there can be."""
 
     async def revise_plan(self, magentic_context: MagenticContext, feedback: str) -> PlanLike:
-        """Make another plan that heeds a person's feedback, which is the last message of the conversation."""
+        """Make another plan that heeds a person's feedback: here by replanning, with it in the conversation."""
+        magentic_context.chat_history.append(Message("user", [f"A person who looked at the plan says: {feedback}"]))
         return await self.replan(magentic_context)
 
     def composed(self, magentic_context: MagenticContext, facts: str, plan: Plan) -> MagenticTaskLedger:
@@ -206,7 +207,7 @@ class StandardMagenticManager(MagenticManagerBase):
         """The facts have not changed, so only the plan is asked for."""
         ledger = self.task_ledger
         if ledger is None:
-            return await self.replan(magentic_context)
+            raise ValueError("there is no plan yet that could be revised")
         context = magentic_context
         asked = self.prompts.plan_revision.format(
             plan=ledger.plan.text,

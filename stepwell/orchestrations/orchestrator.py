@@ -149,7 +149,7 @@ class MagenticOrchestrator(Executor):
     async def _follow_up(self, state: TeamState, messages: list[Message], ctx: Context) -> None:
         """The conversation goes on with a new request: new counters and a new plan, and nothing is forgotten."""
         state.context.task = text_of(messages)
-        state.history += messages
+        state.history.extend(messages)
         state.reviews, state.stopped_by, state.stuck = 0, None, None
         state.count(Counters())
         state.ledger = self._adopted(await self.manager.replan(state.context), state.context)
@@ -242,7 +242,7 @@ class MagenticOrchestrator(Executor):
     ) -> None:
         limit = self.limits.max_plan_reviews
         if state.stuck is not None:
-            decision, state.stuck = state.stuck, None
+            decision, state.stuck, state.reviews = state.stuck, None, 0
             state.history.append(Message("user", [f"A person who looked at this says: {feedback}"]))
             await self._replan(state, decision, ctx)
         elif limit is not None and state.reviews >= limit:
@@ -255,7 +255,7 @@ class MagenticOrchestrator(Executor):
     async def _rejected(self, state: TeamState, reason: str, ctx: Context) -> None:
         state.stuck = None
         because = f": {reason}" if reason else "."
-        await self._answer(state, f"The plan was rejected{because}\nNothing further was done.", ctx, limit="rejected")
+        await self._answer(state, f"The plan was rejected{because}\nNothing further was done.", ctx, ended="rejected")
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
@@ -310,13 +310,16 @@ class MagenticOrchestrator(Executor):
         await self._announce(ctx, Kind.LIMIT_REACHED, explanation)
         state.context.stopped_because = explanation
         if not state.context.anyone_has_spoken and state.counters.rounds == 0:
-            await self._answer(state, explanation, ctx, limit=limit.name)
+            await self._answer(state, explanation, ctx, ended="limit", by=limit.name)
             return
         final = await self.manager.prepare_final_answer(state.context)
         noted = final.with_contents([*final.contents, Content.from_text(f"\n\n({explanation})")])
-        await self._answer(state, noted, ctx, limit=limit.name)
+        await self._answer(state, noted, ctx, ended="limit", by=limit.name)
 
-    async def _answer(self, state: TeamState, answer: Message | str, ctx: Context, *, limit: str | None = None) -> None:
+    async def _answer(
+        self, state: TeamState, answer: Message | str, ctx: Context, *, ended: str | None = None, by: str | bool = True
+    ) -> None:
+        """Yield the answer; its properties say if it ended otherwise than by being satisfied."""
         state.speaker = None
         message = (
             answer if isinstance(answer, Message) else Message("assistant", [answer], author_name=self.manager.name)
@@ -324,7 +327,7 @@ class MagenticOrchestrator(Executor):
         # A user's message, as far as the team is concerned: nobody on it takes these words for its own.
         told = [Content.from_text("The answer that was given:\n"), *message.contents]
         state.history.append(Message("user", told, author_name=self.manager.name))
-        properties = {"limit": limit} if limit is not None else {}
+        properties = {ended: by} if ended is not None else {}
         await ctx.yield_output(AgentResponse([message], agent_id=self.id, additional_properties=properties))
 
     # --- odds and ends -----------------------------------------------------------------------------------------------

@@ -53,14 +53,19 @@ register_type(GroupChatResponseMessage, name="stepwell.GroupChatResponseMessage"
 
 def spoken(response: AgentResponse, author: str) -> Message:
     """What an agent's turn comes to for the others: its words, without its tool calls and their results."""
-    said = [
-        content
-        for message in response.messages
-        if message.role != "tool"
-        for content in message.contents
-        if content.type in _SAYS_SOMETHING
-    ]
+    words = [message for message in response.messages if message.role != "tool" and _says_something(message)]
+    if len(words) == 1 and words[0].author_name == author and all(map(_is_said, words[0].contents)):
+        return words[0]  # The very message that its session holds, so that it is stored once.
+    said = [content for message in words for content in message.contents if _is_said(content)]
     return Message("assistant", _joined(said) or [Content.from_text("(no reply)")], author_name=author)
+
+
+def _is_said(content: Content) -> bool:
+    return content.type in _SAYS_SOMETHING
+
+
+def _says_something(message: Message) -> bool:
+    return any(map(_is_said, message.contents))
 
 
 def _joined(contents: Sequence[Content]) -> list[Content]:

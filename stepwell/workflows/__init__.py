@@ -11,6 +11,7 @@ from stepwell.workflows.subworkflow import (
     SubWorkflowResponseMessage,
     WorkflowExecutor,
 )
+from stepwell.workflows.viz import WorkflowViz
 from stepwell.workflows.workflow import Workflow
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "WorkflowExecutor",
     "WorkflowRunResult",
     "WorkflowRunState",
+    "WorkflowViz",
     "executor",
     "handler",
     "response_handler",

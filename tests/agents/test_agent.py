@@ -315,6 +315,20 @@ async def test_nothing_is_run_until_every_request_is_answered() -> None:
     assert shop.paid == [1]
 
 
+async def test_contradictory_answers_run_nothing() -> None:
+    shop = Shop()
+    agent = cashier(calls("pay", invoice=7), "Paid.", shop=shop)
+    session = agent.create_session()
+    (request,) = (await agent.run("pay 7", session=session)).user_input_requests
+    both = [request.to_function_approval_response(approved) for approved in (False, True)]
+
+    with pytest.raises(UnknownApproval):
+        await agent.run(Message("user", both), session=session)
+
+    assert shop.paid == []
+    assert session.pending_approvals is not None
+
+
 async def test_another_message_instead_of_an_answer_means_no() -> None:
     shop = Shop()
     agent = cashier(calls("pay", invoice=7), "Fine.", shop=shop)

@@ -634,6 +634,23 @@ async def test_a_server_without_schemas_is_asked_in_words_and_remembered(connect
     assert "JSON schema" in sent(wire)["messages"][-1]["content"]
 
 
+async def test_calls_that_find_out_at_the_same_time_all_go_on(connect: Connect, wire: respx.Router) -> None:
+    both = asyncio.Barrier(2)
+
+    async def reply(request: httpx.Request) -> httpx.Response:
+        if "response_format" not in json.loads(request.content):
+            return ok(completion('{"name": "Rome"}'))
+        async with both:  # neither hears of the other's refusal before it was refused itself
+            return refusal(400, "unknown field response_format")
+
+    wire.post("/chat/completions").mock(side_effect=reply)
+    agent = Agent(connect(), output_type=City)
+
+    responses = await asyncio.gather(agent.run("a"), agent.run("b"))
+
+    assert [response.value for response in responses] == [City(name="Rome")] * 2
+
+
 async def test_a_server_without_stream_options_is_asked_without(connect: Connect, wire: respx.Router) -> None:
     answer(wire, refusal(400, "Unrecognized key: stream_options"), sse(delta(content="hello"), delta("stop")))
 

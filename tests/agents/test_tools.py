@@ -67,6 +67,7 @@ def test_descriptions_may_be_written_next_to_the_parameter() -> None:
         """Not this.
 
         :param a: nor this
+        :param b: nor this either
         :param float c: by the docstring
         :return: nothing
         """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 
 Reached = Callable[[str], None]
@@ -39,11 +41,11 @@ def open_store(store: str, *, lease_seconds: float | None = None) -> Any:
     """The storage that a string like `sqlite:/tmp/runs.db` names."""
     name, _, location = store.partition(":")
     options = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
-    return BACKENDS[name].open(location, **options)
+    return _ALL[name].open(location, **options)
 
 
 def backend_of(store: str) -> Backend:
-    return BACKENDS[store.partition(":")[0]]
+    return _ALL[store.partition(":")[0]]
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------
@@ -91,3 +93,19 @@ SQLITE = Backend(
 )
 
 BACKENDS = {backend.name: backend for backend in (SQLITE,)}
+"""Those that have to keep the promises."""
+
+
+# --- one that breaks a promise, for the tests of the tests ------------------------------------------------------------
+
+
+class ForgetfulStorage(SQLiteCheckpointStorage):
+    """Acknowledges the record of a call and does not write it."""
+
+    async def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> None:
+        return
+
+
+FORGETFUL = Backend("forgetful", _sqlite_place, ForgetfulStorage)
+
+_ALL = {**BACKENDS, FORGETFUL.name: FORGETFUL}

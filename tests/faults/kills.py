@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 from tests.faults.children import Case, Ending
@@ -124,14 +125,10 @@ def killed_at_a_point(case: Case, dice: random.Random, point: str) -> Ending:
 def finish(case: Case, lives: Iterable[Life]) -> Tally:
     """Live these lives, then let the run come to its end, and compare."""
     endings: list[Ending] = []
-    for life in lives:
+    for life in chain(lives, repeat(case.live, LIVES_LEFT_ALONE)):
         endings.append(life())
         if endings[-1].output is not None and not endings[-1].was_killed:
             break
-    for _ in range(LIVES_LEFT_ALONE):
-        if endings and endings[-1].output is not None and not endings[-1].was_killed:
-            break
-        endings.append(case.live())
     return tally(case, endings)
 
 

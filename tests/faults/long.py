@@ -56,9 +56,9 @@ SERIES = (
     Series("two such runs in one store", "rounds", 0.1, shared=True, most_repeats_per_kill=None),
     Series("3 workers × 3 calls, named points", "rounds", 0.1, points=NAMED_POINTS, most_repeats_per_kill=None),
 )
-"""What may be repeated is what finished and waits for its record to be written, so the share of it depends on how long a
-call takes beside that, and on who else writes: with 5 ms or a shared store it is told, not judged. A kill at a named
-point that lies between a call's end and its record repeats that call by design."""
+"""What may be repeated is what has finished and waits for its record to be written, so the share of it depends on how
+long a call takes beside that, and on who else writes: with 5 ms or a shared store it is told, not judged. A kill at a
+named point that lies between a call's end and its record repeats that call by design."""
 
 
 class Lanes:

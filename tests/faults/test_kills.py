@@ -76,7 +76,7 @@ def test_a_run_is_free_the_moment_its_holder_is_killed_however_long_its_lease(ca
 
 def test_a_store_whose_creation_was_cut_off_is_created_by_the_next(backend: Backend, tmp_path: Path) -> None:
     dice = random.Random()
-    for number in range(6):
+    for number in range(4):
         folder = tmp_path / str(number)
         folder.mkdir()
         case = Case(backend.place(folder), folder, workload="solo", options={"call_ms": 1})

@@ -338,3 +338,27 @@ def test_of_two_processes_that_answer_at_once_one_counts(tmp_path: Path) -> None
     last = complaint.strip().splitlines()[-1]
     # Whoever comes late finds the run taken, the request answered, or nothing pending any more.
     assert any(word in last for word in ("AlreadyAnswered", "RunBusy", "not enough values to unpack")), complaint
+
+
+async def test_a_manager_of_ones_own_hears_the_feedback() -> None:
+    from stepwell import Agent
+    from stepwell.orchestrations import MagenticBuilder, MagenticContext
+    from tests.orchestrations.test_magentic import Foreman
+
+    class Listening(Foreman):
+        heard = ""
+
+        async def replan(self, magentic_context: MagenticContext) -> Any:
+            self.heard = magentic_context.chat_history[-1].text
+            return "- writer: As you wish."
+
+    crew = reviewed()
+    manager = Listening()
+    agents = [Agent(crew.researcher, name="researcher"), Agent(crew.writer, name="writer")]
+    workflow = MagenticBuilder(participants=agents, manager=manager, enable_plan_review=True).build()
+    request = request_of(await workflow.run(TASK))
+
+    second = request_of(await workflow.run(responses={request.request_id: request.revise("A haiku.")}))
+
+    assert manager.heard.endswith("A haiku.")
+    assert second.plan.text == "1. writer: As you wish."
