@@ -107,7 +107,8 @@ class _Prefix:
             return False
         if self.equality_is_exact:
             # Compares by identity first, in C, which is ten times faster than asking for each pair.
-            return list(items[:known]) == self.items
+            start = items[:known]
+            return (start if type(start) is list else list(start)) == self.items
         # Not `==`: types that call different values equal are common, 1 and True the least of them.
         return all(map(is_, items, self.items))
 

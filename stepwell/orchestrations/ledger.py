@@ -149,7 +149,7 @@ def parse_ledger(reply: str, names: Collection[str]) -> MagenticProgressLedger:
     done = _says_yes(answers["is_request_satisfied"], problems)
     if not done:
         _settle_speaker(answers, names, problems)
-        _settle_instruction(answers, problems)
+        _settle_instruction(answers, names, problems)
     for item in ("next_speaker", "instruction_or_question"):
         # Nobody speaks after the end, so it does not matter what is written there.
         if done and not isinstance(answers.get(item, {}).get("answer"), str):
@@ -234,9 +234,11 @@ def _settle_speaker(answers: dict[str, dict[str, Any]], names: Collection[str], 
     answers["next_speaker"] = {**item, "answer": name}
 
 
-def _settle_instruction(answers: dict[str, dict[str, Any]], problems: list[str]) -> None:
+def _settle_instruction(answers: dict[str, dict[str, Any]], names: Collection[str], problems: list[str]) -> None:
     item = answers.get("instruction_or_question", {"answer": None})
-    if not isinstance(item["answer"], str) or not item["answer"].strip():
+    if isinstance(item["answer"], str) and item["answer"].strip().casefold() in {name.casefold() for name in names}:
+        problems.append("instruction_or_question.answer must say what they are to do, not who they are.")
+    elif not isinstance(item["answer"], str) or not item["answer"].strip():
         problems.append(f"instruction_or_question.answer must be a text, not {_shown(item['answer'])}.")
         item = {**item, "answer": ""}
     answers["instruction_or_question"] = item

@@ -104,11 +104,11 @@ Look at where the team stands with the request above. Answer five questions, eac
 - instruction_or_question: what exactly should they do? Give them what they need to know.
 
 Reply with one JSON object and nothing else:
-{{"is_request_satisfied": {{"reason": "...", "answer": true or false}},
- "is_in_loop": {{"reason": "...", "answer": true or false}},
- "is_progress_being_made": {{"reason": "...", "answer": true or false}},
- "next_speaker": {{"reason": "...", "answer": "one of {names}"}},
- "instruction_or_question": {{"reason": "...", "answer": "..."}}}}
+{{"is_request_satisfied": {{"reason": "<why>", "answer": <true or false>}},
+ "is_in_loop": {{"reason": "<why>", "answer": <true or false>}},
+ "is_progress_being_made": {{"reason": "<why>", "answer": <true or false>}},
+ "next_speaker": {{"reason": "<why>", "answer": "<a name>"}},
+ "instruction_or_question": {{"reason": "<why>", "answer": "<what they are to do now, in one or two sentences>"}}}}
 """
 
 FINAL_ANSWER: Final = """\

@@ -213,14 +213,10 @@ def _across(layered: _Layered) -> dict[str, float]:
         across.update(_spread(layered, layer, [0.0] * len(layer)))
     for sweep in range(4 * _SWEEPS):
         downwards = sweep % 2 == 0
-        # One side after the other to begin with, so that everything moves; then both, so that it comes to rest.
         first = layered.above if downwards else layered.below
         second = layered.below if downwards else layered.above
         for layer in layered.layers if downwards else layered.layers[::-1]:
-            wanted = []
-            for name in layer:
-                near = [*first[name], *second[name]] if sweep >= _SWEEPS else first[name] or second[name]
-                wanted.append(_pull(name, near, across))
+            wanted = [_pull(name, first[name] or second[name], across) for name in layer]
             across.update(_spread(layered, layer, wanted))
     return across
 
@@ -298,12 +294,16 @@ def _routes(
         if stops[0] == stops[-1]:
             routes.append(())
             continue
-        points = [lower[index]]
+        # Straight down to the layer's edge first, so that it does not cut a higher neighbour's corner.
+        (x, y), (_, middle) = lower[index], centres[stops[0]]
+        points = [(x, y), (x, middle + heights[stops[0]] / 2)]
         for stop in stops[1:-1]:
             x, y = centres[stop]
             points += [(x, y - heights[stop] / 2), (x, y + heights[stop] / 2)]
-        points.append(upper[index])
-        routes.append(tuple(reversed(points)) if turned[index] else tuple(points))
+        (x, y), (_, middle) = upper[index], centres[stops[-1]]
+        points += [(x, middle - heights[stops[-1]] / 2), (x, y)]
+        distinct = tuple(dict.fromkeys(points))
+        routes.append(distinct[::-1] if turned[index] else distinct)
     return routes
 
 

@@ -164,7 +164,7 @@ def _group(group: EdgeGroup, key: str, path: str, position: Position) -> Iterato
 
 
 def _condition_name(condition: Callable[..., Any], otherwise: str) -> str:
-    name = getattr(condition, "__name__", "")
+    name = clean(str(getattr(condition, "__name__", "")))
     return name if name and name != "<lambda>" else otherwise
 
 

@@ -98,7 +98,7 @@ class _Drawing:
         sizes = {key: self._outer(self._size(picture.boxes[key]), key) for key in self._keys()}
         pointed = {box.key for box in picture.boxes.values() if box.shape in ("choice", "pick")}
         self._layout: Layout = arrange(
-            sizes, links, labels=labels, pointed=pointed, gap_y=GAP_Y - 16 if labels else GAP_Y
+            sizes, links, labels=labels, pointed=pointed, gap_y=GAP_Y - 12 if labels else GAP_Y
         )
 
     @property
@@ -236,7 +236,7 @@ def _path(arrow: Arrow, points: list[Point]) -> str:
     end = (x, y - 9 if y > before else y + 9) if arrow.has_head else (x, y)
     parts = [f"M {points[0][0]:.1f} {points[0][1]:.1f}"]
     for (x1, y1), (x2, y2) in pairwise([*points[:-1], end]):
-        bend = (y2 - y1) * 0.42
+        bend = (y2 - y1) * 0.36
         parts.append(f"C {x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}")
     return _stroke(arrow, f"{' '.join(parts)} L {x:.1f} {y:.1f}")
 

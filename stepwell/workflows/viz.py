@@ -173,7 +173,7 @@ def _mermaid_names(picture: Picture) -> dict[str, str]:
 
 def _entities(text: str) -> str:
     """Letters, digits and a few marks as they are; whatever could mean something to Mermaid or HTML as its number."""
-    return "".join(c if c.isalnum() or c in " _-.,:/()?" else f"#{ord(c)};" for c in clean(text))
+    return "".join(c if c.isalnum() or c in " _-.,:/()?" else f"#{ord(c)};" for c in clean(text)) or " "
 
 
 # --- DOT --------------------------------------------------------------------------------------------------------------

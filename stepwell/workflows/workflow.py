@@ -200,6 +200,8 @@ class Workflow:
             is_late = any(is_overdue(request.deadline) for request in info.pending_requests)
             if not interrupted and not info.undelivered_answers and not is_late:
                 continue
+            if info.latest_checkpoint_id is None:
+                continue  # cut off before its message was recorded: only whoever sent that can start it
             try:
                 results.append(await self.run(run_id=info.run_id, checkpoint_storage=where))
             except RunBusy:

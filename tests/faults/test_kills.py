@@ -98,6 +98,20 @@ async def test_recover_finishes_what_was_killed(case: Case) -> None:
     assert [plain(result.get_outputs()) for result in results] == [[expected_of(case.shape)]] * 3
 
 
+async def test_recover_passes_over_a_run_that_was_killed_before_its_message_was_recorded(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = replace(case, options={"rounds": 1, "call_ms": 1})
+    assert case.live(crash_at="after open").was_killed
+
+    async with open_store(case.store) as storage:
+        recovered = await team(Desk(Oracle(case.oracle)), case.shape).recover(storage)
+
+    assert recovered == []
+    assert caplog.records == [], "nothing is wrong, so nothing is complained about"
+    assert case.live().output == expected_of(case.shape)
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 def test_a_thousand_kills(backend: Backend) -> None:

@@ -100,6 +100,7 @@ REFUSED = {
     "two missing": without("is_in_loop", "is_progress_being_made"),
     "empty instruction": answered("instruction_or_question", " "),
     "number for an instruction": answered("instruction_or_question", 7),
+    "a name for an instruction": answered("instruction_or_question", "Researcher"),
     "null verdict": answered("is_request_satisfied", None),
     "unclear verdict": answered("is_request_satisfied", "maybe"),
     "number that is no verdict": answered("is_request_satisfied", 2),

@@ -136,7 +136,7 @@ class InMemoryCheckpointStorage(RecordingStorage):
             if not request.create:
                 raise KeyError(request.run_id)
             run = self._create(request)
-        elif run.row.holder is not None:
+        elif run.row.holder is not None and not request.reclaim:
             raise RunBusy(run.row.run_id, f"{self._holder.described} (this process)")
         run.row = replace(run.row, epoch=run.row.epoch + 1, holder=str(self._holder))
         return OpenedRun(

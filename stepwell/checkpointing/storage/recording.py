@@ -62,6 +62,8 @@ class RecordingStorage(ABC):
     def __init__(self, *, retention: Retention = FULL_HISTORY, audit: bool = False) -> None:
         self.retention = retention
         self.audit = audit
+        self._open_here: set[str] = set()
+        """The runs that a log of this instance is open for."""
 
     # --- the six methods ---------------------------------------------------------------------------------------------
 
@@ -121,11 +123,17 @@ class RecordingStorage(ABC):
         create: bool,
         branch_of: BranchPoint | None = None,
     ) -> RunLog | None:
-        request = OpenRequest(checked_id("run_id", run_id), workflow_name, create, branch_of)
+        is_open_here = checked_id("run_id", run_id) in self._open_here
+        request = OpenRequest(run_id, workflow_name, create, branch_of, reclaim=not is_open_here)
+        self._open_here.add(run_id)
         try:
             opened = await self._open(request)
-        except KeyError:
-            return None
+        except BaseException as error:
+            if not is_open_here:
+                self._open_here.discard(run_id)
+            if isinstance(error, KeyError):
+                return None
+            raise
         return RecordedRun(self, opened, registry)
 
     @property
@@ -368,7 +376,9 @@ class RecordedRun:
         checkpoint.digest = stored.root.digest.hex()
         self._sequence += 1
         self._previous = stored
-        self._released = self._released or draft.final
+        if draft.final:
+            self._released = True
+            self._storage._open_here.discard(self.run_id)
         return checkpoint
 
     async def save_as_is(self, checkpoint: WorkflowCheckpoint, *, state: str) -> None:
@@ -395,6 +405,8 @@ class RecordedRun:
     async def release(self, *, state: str | None = None, stopped_by: str | None = None) -> None:
         if not self._released:
             self._released = True
+            # Even if the medium is gone: after its repair this instance may open the run again.
+            self._storage._open_here.discard(self.run_id)
             await self._storage._release(self._fence, state, stopped_by)
 
     async def _write(self, checkpoint: WorkflowCheckpoint, draft: CheckpointDraft) -> StoredCheckpoint:

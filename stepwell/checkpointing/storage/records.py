@@ -75,6 +75,8 @@ class OpenRequest:
     workflow_name: str
     create: bool
     branch_of: BranchPoint | None = None
+    reclaim: bool = False
+    """This instance has no log of the run open: if the row says that it holds it, giving it back once failed."""
 
 
 @dataclass(frozen=True, slots=True)

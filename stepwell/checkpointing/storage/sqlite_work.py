@@ -109,7 +109,7 @@ class Work:
         opened: dict[str, OpenedRun | Exception] = dict(self._create(transaction, new)) if new else {}
         for job in jobs:
             if job.run_id in known:
-                opened[job.run_id] = self._take(transaction, job.seat, known[job.run_id])
+                opened[job.run_id] = self._take(transaction, job, known[job.run_id])
         return [opened.get(job.run_id) or KeyError(job.run_id) for job in jobs]
 
     def _create(self, transaction: Transaction, jobs: Sequence[OpenRun]) -> Iterator[tuple[str, OpenedRun]]:
@@ -162,10 +162,11 @@ class Work:
             self._workflows[name] = known
         return known
 
-    def _take(self, transaction: Transaction, seat: Seat, run: StoredRun) -> OpenedRun | RunBusy:
-        if (busy := self._seats.busy(run)) is not None:
+    def _take(self, transaction: Transaction, job: OpenRun, run: StoredRun) -> OpenedRun | RunBusy:
+        seat, key = job.seat, run.row.key
+        left_over = job.request.reclaim and run.holder_id is not None and run.holder_id == seat.holder_id
+        if not left_over and (busy := self._seats.busy(run)) is not None:
             return busy  # nothing was written for it, so nothing has to be undone
-        key = run.row.key
         transaction.execute("UPDATE runs SET epoch = epoch + 1, holder = ? WHERE key = ?", (seat.holder_id, key))
         opened = OpenedRun(
             row=replace(run.row, epoch=run.row.epoch + 1, holder=str(seat.holder)),
