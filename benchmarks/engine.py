@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from measure import Outcome, Table, best, compare, conclude, errors_of, run_contender, show, take_turns
+from measure import Outcome, Table, best, compare, conclude, remarks, run_contender, show, take_turns
 
 OURS = "stepwell"
 ASYNCIO = "asyncio alone"
@@ -97,7 +97,7 @@ def measure(workload: Workload, rounds: int) -> Table:
         {name: None if figure is None else figure * workload.units for name, figure in seconds.items()},
         reference=workload.reference,
         targets={OURS: workload.target},
-        notes=errors_of(outcomes),
+        notes=remarks(outcomes, "seconds"),
     )
 
 
@@ -128,7 +128,7 @@ def measure_import(rounds: int) -> Table:
         {name: None if figure is None else figure * 1e3 for name, figure in seconds.items()},
         reference="asyncio, sqlite3, json",
         targets={OURS: 3.5},
-        notes=errors_of(outcomes),
+        notes=remarks(outcomes, "seconds"),
     )
 
 

@@ -11,6 +11,7 @@ import gc
 import inspect
 import itertools
 import json
+import os
 import platform
 import random
 import subprocess
@@ -208,11 +209,31 @@ def compare(
     return Table(title, unit, reference, rows)
 
 
+UNSTEADY = 1.5
+"""If the rounds of a contender differ by more than this, the machine was busy with something else."""
+
+
+def remarks(
+    outcomes: Mapping[str, Sequence[Outcome]], figure: str, notes: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Each contender's note, and how far its rounds are apart if that is a reason for doubt; errors come first."""
+    found = dict(notes or {})
+    for name, tries in outcomes.items():
+        if (spread := _spread(tries, figure)) > UNSTEADY:
+            found[name] = "; ".join(filter(None, [found.get(name), f"unsteady: rounds differ by {spread:.1f} x"]))
+    return found | errors_of(outcomes)
+
+
 def errors_of(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, str]:
     """Why contenders have no figure."""
     return {
         name: outcome.error[:100] for name, tries in outcomes.items() for outcome in tries if outcome.error is not None
     }
+
+
+def _spread(outcomes: Sequence[Outcome], figure: str) -> float:
+    values = [float(outcome.figures[figure]) for outcome in outcomes if figure in outcome.figures]
+    return max(values) / min(values) if values and min(values) > 0 else 1.0
 
 
 def show(table: Table) -> None:
@@ -235,6 +256,7 @@ def write_results(name: str, tables: Sequence[Table], extra: Mapping[str, Any] |
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "load": os.getloadavg(),
         "tables": [asdict(table) | {"passed": table.passed} for table in tables],
         **(extra or {}),
     }
@@ -250,4 +272,6 @@ def conclude(name: str, tables: Sequence[Table], extra: Mapping[str, Any] | None
     ]
     print(f"\nresults in {path.relative_to(HERE.parent)}")
     print("all targets met" if not missed else "missed:\n  " + "\n  ".join(missed))
+    if any("unsteady" in row.note for table in tables for row in table.rows):
+        print("some rounds were far apart: the machine was busy, run it again when it is quiet")
     return 1 if missed else 0

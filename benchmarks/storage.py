@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measure import RESULTS, Outcome, Table, best, compare, conclude, errors_of, run_contender, show, take_turns
+from measure import RESULTS, Outcome, Table, best, compare, conclude, remarks, run_contender, show, take_turns
 from plot import picture, text_curves
 
 OURS = "stepwell"
@@ -110,7 +110,7 @@ def durable_counter(bench: Bench) -> None:
         bests(outcomes, "typical_us"),
         reference=RAW,
         targets={OURS: 2.5},
-        notes=_means(outcomes) | errors_of(outcomes),
+        notes=remarks(outcomes, "typical_us", _means(outcomes)),
     )
 
 
@@ -151,7 +151,7 @@ def _growth_notes(outcomes: Outcomes) -> dict[str, str]:
         for name in outcomes
         if first[name] and last[name]
     }
-    return notes | errors_of(outcomes)
+    return remarks(outcomes, "last_us", notes)
 
 
 def _chat_is_flat(bench: Bench, found: Mapping[int, Outcomes]) -> None:
@@ -170,7 +170,7 @@ def _chat_on_disk(bench: Bench, found: Mapping[int, Outcomes]) -> None:
             bests(outcomes, "bytes", 1e-6),
             reference=RAW,
             targets={OURS: 2.5, RELAY: 2.5} if length >= bench.scaled(1000) else {},
-            notes=errors_of(outcomes),
+            notes=remarks(outcomes, "bytes"),
         )
 
 
@@ -200,7 +200,7 @@ def plain_state(bench: Bench) -> None:
         {OURS: figures[OURS], dumps: figures[RAW]},
         reference=dumps,
         targets={OURS: 2.0},
-        notes=errors_of(outcomes),
+        notes=remarks(outcomes, "last_us"),
     )
 
 
@@ -216,7 +216,7 @@ def newest(bench: Bench) -> None:
         {start: best(early[OURS], "ms"), end: best(late[OURS], "ms"), **others},
         reference=start,
         targets={end: 1.5},
-        notes=errors_of(late),
+        notes=remarks(late, "ms"),
     )
 
 
@@ -241,7 +241,7 @@ def resume(bench: Bench) -> None:
         bests(outcomes, "ms"),
         reference=RAW,
         targets={OURS: 3.0},
-        notes=notes | errors_of(outcomes),
+        notes=remarks(outcomes, "ms", notes),
     )
 
 
@@ -255,7 +255,7 @@ def many_runs(bench: Bench) -> None:
         bests(outcomes, "seconds", 1e3),
         reference=RAW,
         targets={OURS: 10.0},
-        notes=errors_of(outcomes),
+        notes=remarks(outcomes, "seconds"),
     )
 
 
@@ -268,7 +268,7 @@ def fan_out(bench: Bench) -> None:
         bests(outcomes, "seconds", 1e3),
         reference=ASYNCIO,
         targets={OURS: 1.5},
-        notes=errors_of(outcomes),
+        notes=remarks(outcomes, "seconds"),
     )
 
 

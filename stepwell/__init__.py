@@ -145,6 +145,7 @@ if typing.TYPE_CHECKING:
         WorkflowAgent,
         tool,
     )
+    from stepwell.checkpointing import PostgresCheckpointStorage
     from stepwell.orchestrations import (
         GroupChatParticipantMessage,
         GroupChatRequestMessage,
@@ -260,6 +261,7 @@ __all__ = [
     "PendingSummary",
     "Plan",
     "PlanStep",
+    "PostgresCheckpointStorage",
     "QuotaExhausted",
     "RateLimited",
     "RealModelForbidden",
@@ -328,6 +330,10 @@ def __getattr__(name: str) -> typing.Any:
     """Agents bring pydantic along, so they and teams are imported when a program first asks for one of their names."""
     if name not in __all__:
         raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
+    from stepwell import checkpointing
+
+    if name in checkpointing.__all__:
+        return getattr(checkpointing, name)
     from stepwell import agents
 
     if name not in agents.__all__:

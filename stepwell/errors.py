@@ -45,6 +45,7 @@
     │   ├── UnknownApproval                  an answer names a tool call that waits for none
     │   ├── OutputInvalid                    the reply never fitted the output_type
     │   ├── LedgerUnreadable                 a manager's progress ledger; its team replans
+    │   ├── TeamsTooDeep                     teams inside teams, past the limit
     │   └── ToolError                        raised by a tool: it failed for certain, tell the model
     │       └── InvalidArguments
     └── ChatClientException                  the model could not be asked, or its answer not be used
@@ -125,6 +126,7 @@ __all__ = [
     "StorageClosed",
     "StorageError",
     "StreamInterrupted",
+    "TeamsTooDeep",
     "ToolError",
     "TransientModelError",
     "TypeCompatibilityError",
@@ -674,6 +676,21 @@ class LedgerUnreadable(AgentException):
         return (
             f"manager {self.agent!r} was asked {self.attempts} time(s) for a progress ledger and its last reply was "
             f"not usable: {self.problem} Try a larger model, or one that keeps to JSON schemas"
+        )
+
+
+class TeamsTooDeep(AgentException):
+    """Workflows are used as agents inside one another, further down than allowed."""
+
+    def __init__(self, names: tuple[str, ...], limit: int) -> None:
+        super().__init__(names, limit)
+        self.names = names
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"teams are nested {len(self.names)} deep, more than {self.limit}: {' > '.join(self.names)}; "
+            "does one of them contain itself? If not, make one workflow of some of them"
         )
 
 

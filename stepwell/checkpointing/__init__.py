@@ -1,5 +1,9 @@
 """What is kept, and where it outlives the process."""
 
+from __future__ import annotations
+
+import typing
+
 from stepwell.checkpointing.checkpoint import PendingRequest, RecordedOutput, WorkflowCheckpoint, WorkflowMessage
 from stepwell.checkpointing.codec import OpaqueValue
 from stepwell.checkpointing.journal import CallInDoubt, CallVerdict
@@ -8,6 +12,9 @@ from stepwell.checkpointing.retention import FULL_HISTORY, LATEST_ONLY, Retentio
 from stepwell.checkpointing.storage.memory import InMemoryCheckpointStorage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage, PendingSummary, RunInfo
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
+
+if typing.TYPE_CHECKING:
+    from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
 
 __all__ = [
     "FULL_HISTORY",
@@ -19,6 +26,7 @@ __all__ = [
     "OpaqueValue",
     "PendingRequest",
     "PendingSummary",
+    "PostgresCheckpointStorage",
     "RecordedOutput",
     "Retention",
     "RunInfo",
@@ -28,3 +36,13 @@ __all__ = [
     "keep_last",
     "register_type",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Few programs need Postgres, so its storage is imported when a program first asks for it."""
+    if name != "PostgresCheckpointStorage":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
+
+    globals()[name] = PostgresCheckpointStorage
+    return PostgresCheckpointStorage

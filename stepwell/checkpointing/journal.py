@@ -312,6 +312,19 @@ class DeliveryScope:
         await self.journal.record(replace(row, result=encoded, usage=used))
         return result
 
+    def nested_scope(self, name: str) -> str:
+        """What a run inside this delivery goes by, within the call being made if there is one; equals are numbered."""
+        enclosing = _enclosing.get()
+        base = f"{self.scope_id if enclosing is None else enclosing[0]}/{name}"
+        number = self._occurrences[base]
+        self._occurrences[base] += 1
+        return f"{base}~{number}" if number else base
+
+    def usage_within(self, scope_id: str) -> dict[str, dict[str, float]]:
+        """What the calls recorded under a nested scope have used so far."""
+        inside = (row for row in self.journal.rows.values() if row.call_id.startswith(scope_id + "/"))
+        return add_usage({}, [row.usage for row in inside if row.usage is not None])
+
     def enclose(self, scope_id: str) -> None:
         """A delivery of a workflow inside this one begins; it answers for its calls itself."""
         self._claimed.add(scope_id)

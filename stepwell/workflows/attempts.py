@@ -42,21 +42,22 @@ async def attempted(executor: Executor, attempt: Callable[[], Awaitable[T]], tel
         failed_before = True
         return await _bounded(executor, attempt, tell)
 
-    def on_wait(wait: RetryWait) -> None:
-        if tell is not None:
-            details = {
-                "attempt": wait.attempt,
-                "seconds": wait.seconds,
-                "error": f"{type(wait.error).__name__}: {wait.error}",
-            }
-            tell("executor_retrying", None, details)
-
     def is_transient(error: Exception) -> bool:
-        if executor.runs_in_thread and isinstance(error, ExecutorTimeout):
-            return False
-        return not any(isinstance(one, _NEVER_TRANSIENT) for one in _chain(error))
+        return _is_transient(error, executor)
 
-    return await retrying(executor.retry, once, is_transient=is_transient, on_wait=on_wait)
+    return await retrying(executor.retry, once, is_transient=is_transient, on_wait=lambda wait: _announce(wait, tell))
+
+
+def _announce(wait: RetryWait, tell: Tell | None) -> None:
+    if tell is not None:
+        error = f"{type(wait.error).__name__}: {wait.error}"
+        tell("executor_retrying", None, {"attempt": wait.attempt, "seconds": wait.seconds, "error": error})
+
+
+def _is_transient(error: Exception, executor: Executor) -> bool:
+    if executor.runs_in_thread and isinstance(error, ExecutorTimeout):
+        return False
+    return not any(isinstance(one, _NEVER_TRANSIENT) for one in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -216,7 +216,8 @@ def _slot(thing: Any) -> Slot:
     elif callable(thing):
         make = thing
     else:
-        raise WorkflowValidationError(f"{thing!r} is neither an executor nor an agent nor a factory of executors")
+        hint = "; put it into a WorkflowExecutor(workflow, id=…)" if isinstance(thing, Workflow) else ""
+        raise WorkflowValidationError(f"{thing!r} is neither an executor nor an agent nor a factory of executors{hint}")
     prototype: Any = make()
     if inspect.iscoroutine(prototype):
         prototype.close()

@@ -271,6 +271,10 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
         return await scope.call(name, make, key=key, request=[list(args), kwargs], at_most_once=at_most_once)
 
 
+at_work: ContextVar[WorkflowContext[Any, Any] | None] = ContextVar("stepwell_at_work", default=None)
+"""The delivery that is being handled: a workflow that is asked like an agent meanwhile runs inside it."""
+
+
 def delivery_scope(scene: DeliveryScene, delivery: int) -> str:
     """The journal's name for one delivery: superstep, executor, which of its messages; after those it is nested in."""
     return f"{scene.path}{scene.superstep}/{escaped(scene.executor_id)}/{delivery}"

@@ -16,7 +16,7 @@ from stepwell.checkpointing.storage.protocol import CheckpointDraft, Decision, P
 from stepwell.errors import WorkflowConvergenceException
 from stepwell.workflows.answers import response_type_of
 from stepwell.workflows.attempts import attempted
-from stepwell.workflows.context import DeliveryScene, Effects, WorkflowContext, delivery_scope
+from stepwell.workflows.context import DeliveryScene, Effects, WorkflowContext, at_work, delivery_scope
 from stepwell.workflows.defaults import defaulted, overdue
 from stepwell.workflows.edges import Edge
 from stepwell.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
@@ -256,11 +256,15 @@ class Runner:
             assert live is not None
             scope = self.journal.scope(delivery_scope(scene, index), lambda kind, details: live(kind, None, details))
         # Without a journal of its own a run must not write into the one of a run around it.
-        with entered(scope):
-            await executor.execute(isolated(delivery.data), ctx)
-            if scope is not None:
-                await scope.finish()
-            return effects
+        token = at_work.set(ctx)
+        try:
+            with entered(scope):
+                await executor.execute(isolated(delivery.data), ctx)
+                if scope is not None:
+                    await scope.finish()
+                return effects
+        finally:
+            at_work.reset(token)
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

@@ -9,38 +9,39 @@ recorded calls answering.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stepwell.checkpointing.checkpoint import (
-    GRAPH_SHAPE,
-    CheckpointContent,
-    PendingRequest,
-    RecordedOutput,
-    WorkflowCheckpoint,
-    WorkflowMessage,
-)
+from stepwell.checkpointing.checkpoint import GRAPH_SHAPE, PendingRequest, RecordedOutput
 from stepwell.checkpointing.journal import DeliveryScope, active_scope
 from stepwell.checkpointing.registry import register_type
 from stepwell.workflows.answers import checked_answer
-from stepwell.workflows.context import WorkflowContext, derived_id
+from stepwell.workflows.context import derived_id
 from stepwell.workflows.events import WorkflowEvent
 from stepwell.workflows.executor import Executor, HandlerSpec
 from stepwell.workflows.graph import Graph
-from stepwell.workflows.message import INPUT, RESPONSES, ResponseMessage, isolated
+from stepwell.workflows.inner import (
+    OWN_BUSINESS,
+    Context,
+    InnerRun,
+    InnerRunner,
+    answered,
+    fresh_executors,
+    record_of,
+    remember_pristine,
+    set_aside,
+    state_of,
+    take_up,
+    told,
+)
+from stepwell.workflows.message import ResponseMessage
 from stepwell.workflows.opening import missing_from
-from stepwell.workflows.runner import Runner
-from stepwell.workflows.superstep import Advance, Outcome, RunState, content_of, metadata_of, state_from
+from stepwell.workflows.superstep import RunState
 
 if TYPE_CHECKING:
     from stepwell.retry import RetryPolicy
     from stepwell.workflows.workflow import Workflow
-
-Context = WorkflowContext[Any, Any]
-
-_OWN_BUSINESS = frozenset({"started", "status", "superstep_started", "superstep_completed", "checkpoint", "failed"})
-"""Events of an inner run that say nothing about the run around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +76,13 @@ register_type(SubWorkflowRequestMessage, name="stepwell:SubWorkflowRequestMessag
 register_type(SubWorkflowResponseMessage, name="stepwell:SubWorkflowResponseMessage", immutable=False)
 
 
-@dataclass(slots=True)
-class InnerRun:
-    """One run inside a `WorkflowExecutor` that has begun and waits for an answer."""
-
-    state: RunState
-    executors: Mapping[str, Executor]
-    is_restored: bool = True
-    """Do the executors have what `state` says they keep?"""
-
-
 class WorkflowExecutor(Executor):
     """A workflow as an executor of another one, to any depth.
 
     Each message that the inner workflow's start executor takes begins a run of its own; runs that wait for an answer
     are kept apart. What an inner run yields as output is sent on to the next executors or, with `allow_direct_output`,
     yielded to the caller. What it asks arrives at the next executors as a `SubWorkflowRequestMessage` or, with
-    `propagate_request`, is the parent's own request.
+    `propagate_request`, is the parent's own request; a deadline counts where a person is asked, so only then.
 
     The inner workflow's storage is not used here: all of its state is in the parent's checkpoints. Every run of the
     parent works with a copy of this object, so it can be passed to builders as it is; executor *instances* of the inner
@@ -129,6 +120,10 @@ class WorkflowExecutor(Executor):
         return self._graph
 
     @property
+    def runs_in_thread(self) -> bool:
+        return any(executor.runs_in_thread for executor in self.workflow.get_executors_list())
+
+    @property
     def state_writes(self) -> tuple[str, ...]:
         return ()  # The inner workflow's shared state is its own.
 
@@ -157,10 +152,9 @@ class WorkflowExecutor(Executor):
             self._has_warned = True
             text = f"the storage of workflow {self._graph.name!r} is not used inside {self.id!r}: its state is in the "
             ctx.announce("warning", None, {"message": text + "checkpoints of the workflow around it"})
-        executors = {name: slot.make() for name, slot in self._graph.slots.items()}
-        state = RunState(inbox=(WorkflowMessage(data, INPUT, self._graph.start),))
-        await self._remember_pristine(executors)
-        state = replace(state, executor_states=self._pristine)
+        executors = fresh_executors(self._graph)
+        await remember_pristine(self._graph, executors, self._pristine)
+        state = told(RunState(executor_states=self._pristine), data, self._graph)
         await self._run(ctx.scope_id, InnerRun(state, executors), ctx)
 
     async def _answered(self, request: PendingRequest, answer: Any, ctx: Context) -> None:
@@ -171,14 +165,7 @@ class WorkflowExecutor(Executor):
             return
         key, asked = found
         run = self._runs[key]
-        slot = self._graph.slots[asked.source_executor_id]
-        response = ResponseMessage(asked, checked_answer(asked, answer, slot.prototype))
-        state = replace(
-            run.state,
-            pending={name: other for name, other in run.state.pending.items() if name != asked.request_id},
-            inbox=(WorkflowMessage(response, RESPONSES, slot.id),),
-            turn_began=run.state.iteration,
-        )
+        state = answered(run.state, {asked.request_id: answer}, self._graph)
         await self._run(key, replace(run, state=state), ctx)
 
     def _find(self, request: PendingRequest) -> tuple[str, PendingRequest] | None:
@@ -194,7 +181,8 @@ class WorkflowExecutor(Executor):
     # --- inner runs --------------------------------------------------------------------------------------------------
 
     async def _run(self, key: str, run: InnerRun, ctx: Context) -> None:
-        await self._take_up(run)
+        await remember_pristine(self._graph, run.executors, self._pristine)
+        await take_up(run, self._graph)
         scope = active_scope.get()
         runner = InnerRunner(
             self._graph,
@@ -216,26 +204,7 @@ class WorkflowExecutor(Executor):
         if not state.pending:
             self._runs.pop(key, None)
             return
-        kept = {
-            name: isolated(await executor.on_checkpoint_save())
-            for name, executor in run.executors.items()
-            if executor.keeps_state
-        }
-        # Outputs have been handed on, and usage is counted where the journal is.
-        self._runs[key] = InnerRun(replace(state, executor_states=kept, outputs=(), usage={}), run.executors)
-
-    async def _take_up(self, run: InnerRun) -> None:
-        """Give the executors what they kept: all of them after a restore, else those that serve other runs too."""
-        await self._remember_pristine(run.executors)
-        for name, kept in run.state.executor_states.items():
-            slot = self._graph.slots.get(name)
-            if slot is not None and (slot.exclusive or not run.is_restored):
-                await run.executors[name].on_checkpoint_restore(isolated(kept))
-
-    async def _remember_pristine(self, executors: Mapping[str, Executor]) -> None:
-        for name, slot in self._graph.slots.items():
-            if slot.exclusive and slot.prototype.keeps_state and name not in self._pristine:
-                self._pristine[name] = isolated(await executors[name].on_checkpoint_save())
+        self._runs[key] = InnerRun(await set_aside(state, run.executors.items()), run.executors)
 
     # --- what leaves an inner run ------------------------------------------------------------------------------------
 
@@ -270,7 +239,7 @@ class WorkflowExecutor(Executor):
     def _relay(self, event: WorkflowEvent, ctx: Context) -> None:
         """Live events go out at once, under the inner executor's path and with an id that a replay gives again."""
         scene = ctx.scene
-        if event.type in _OWN_BUSINESS or scene.emit is None:
+        if event.type in OWN_BUSINESS or scene.emit is None:
             return
         if event.provisional and event.type == "output":
             if self.allow_direct_output:
@@ -291,7 +260,7 @@ class WorkflowExecutor(Executor):
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        runs = {key: _record_of(run.state, self._graph) for key, run in self._runs.items()}
+        runs = {key: record_of(run.state, self._graph) for key, run in self._runs.items()}
         return {"runs": runs} if runs else {}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
@@ -299,46 +268,15 @@ class WorkflowExecutor(Executor):
         for key, record in state.get("runs", {}).items():
             # Executors that live on keep what no hook of theirs saves, as they do in a run without storage.
             known = before.get(key)
-            executors = known.executors if known else {name: slot.make() for name, slot in self._graph.slots.items()}
-            self._runs[key] = InnerRun(_state_of(record), executors, is_restored=False)
+            executors = known.executors if known else fresh_executors(self._graph)
+            self._runs[key] = InnerRun(state_of(record), executors, is_restored=False)
 
     def missing_for(self, kept: Any) -> Iterator[str]:
         for record in (kept or {}).get("runs", {}).values():
-            state = _state_of(record)
+            state = state_of(record)
             before = record["state"].get(GRAPH_SHAPE, self._graph.shape)
             for problem in missing_from(state, self._graph, before):
                 yield f"inside {self.id!r}, {problem}"
-
-
-@dataclass(slots=True, kw_only=True)
-class InnerRunner(Runner):
-    """The one loop, for a run that is saved and announced by the run around it."""
-
-    host: WorkflowExecutor
-    ctx: Context
-
-    def _overdue(self, state: RunState) -> list[PendingRequest]:
-        """Whoever was asked counts the time: the parent if the request is its own, else the executors around it."""
-        return []
-
-    def _announce(
-        self,
-        step: Advance,
-        outcomes: Sequence[Outcome],
-        checkpoint: WorkflowCheckpoint | None,
-        number: int,
-        warnings: Sequence[str],
-    ) -> None:
-        for text in warnings:
-            self.warn(text, number)
-        for outcome in outcomes:
-            for event in (event for effects in outcome.effects for event in effects.events):
-                event.executor_id = event.executor_id or outcome.executor_id
-                self.host.announce(event, self.ctx)
-        for output in step.outputs:
-            self.host.hand_on(output, self.ctx)
-        for request in step.requests:
-            self.host.pass_on(request, self.ctx)
 
 
 def _specs_for(workflow: Workflow, *, direct: bool, propagate: bool) -> Iterator[HandlerSpec]:
@@ -357,16 +295,3 @@ def _specs_for(workflow: Workflow, *, direct: bool, propagate: bool) -> Iterator
 def _outer_id(request: PendingRequest, run_id: str) -> str:
     """The id under which a request is passed on if another run of the same inner workflow has taken its own."""
     return derived_id(request.request_id, run_id, request.delivery)
-
-
-def _record_of(state: RunState, graph: Graph) -> dict[str, Any]:
-    """An inner run as the parent's checkpoint holds it: the same fields as a checkpoint of its own would have."""
-    return {"iteration_count": state.iteration, "metadata": metadata_of(state), **content_of(state, graph).fields()}
-
-
-def _state_of(record: Mapping[str, Any]) -> RunState:
-    content = CheckpointContent.of(record)
-    checkpoint = WorkflowCheckpoint(
-        "", "", iteration_count=record["iteration_count"], metadata=record["metadata"], **content.fields()
-    )
-    return state_from(checkpoint)

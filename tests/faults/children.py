@@ -160,6 +160,8 @@ class Case:
     run_id: str = "run-1"
     workload: str = "rounds"
     options: Mapping[str, Any] = field(default_factory=dict)
+    program: str = "tests.faults.workloads"
+    """The module that each life of it runs."""
 
     @property
     def shape(self) -> Shape:
@@ -173,7 +175,7 @@ class Case:
     def start(self, *, crash_at: str = "", **options: Any) -> Child:
         """Begin a life, which dies at `crash_at` if that is given. The other options are the workers' own."""
         known = {"store": self.store, "run_id": self.run_id, "workload": self.workload, "oracle": self.oracle}
-        arguments = ["tests.faults.workloads"]
+        arguments = [self.program]
         for name, value in {**known, **self.options, **options}.items():
             option = f"--{name.replace('_', '-')}"
             if isinstance(value, bool):

@@ -198,3 +198,28 @@ async def test_a_team_can_be_a_participant_of_another_team() -> None:
 
     assert result.get_outputs()[0].text == "Done."
     assert "desk:\nThe brief." in "\n".join(message.text for message in outer.asked[-1].messages)
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("instant", ["before checkpoint", "after checkpoint", "before call", "after call"])
+async def test_a_crash_after_the_approval_asks_again_only_if_it_was_not_recorded(
+    tmp_path: Path, instant: str, number: int
+) -> None:
+    note: list[str] = []
+    crew = stateless(note)
+    crew.options["enable_plan_review"] = True
+    async with SQLiteCheckpointStorage(tmp_path / "runs.db") as disk:
+        [asked] = (await crew.build(disk).run(TASK, run_id="r")).get_request_info_events()
+        answer = {asked.request_id: asked.data.approve()}
+        with pytest.raises(PowerLoss):
+            crashing = CrashingStorage(disk, at=f"{instant}#{number}")
+            await crew.build(crashing).run(run_id="r", responses=answer)
+
+        result = await crew.build(disk).run(TASK, run_id="r")
+        waits = result.get_request_info_events()
+        if waits:
+            result = await crew.build(disk).run(run_id="r", responses=answer)
+
+    assert bool(waits) == (f"{instant}#{number}" == "before checkpoint#1")
+    assert result.get_outputs()[0].text == "After 2."
+    assert len(note) == len(EXPECTED) + (instant == "before call")

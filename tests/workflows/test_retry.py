@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stepwell import (
+    AgentExecutor,
     CallUndecided,
     Executor,
     ExecutorTimeout,
@@ -23,10 +24,11 @@ from stepwell import (
     WorkflowValidationError,
     executor,
     handler,
+    tool,
 )
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
-from stepwell.testing import ScriptedChatClient
+from stepwell.testing import ScriptedChatClient, calls
 from tests.workflows.parts import alone, chained, types_in, warnings_in
 
 AT_ONCE = RetryPolicy(initial_wait=0)
@@ -417,3 +419,26 @@ async def test_when_an_executor_fails_for_good_its_siblings_are_cancelled_and_aw
 def test_a_timeout_that_is_not_positive_is_refused() -> None:
     with pytest.raises(WorkflowValidationError, match="timeout must be positive"):
         Executor("x", timeout=0)
+
+
+# --- agents -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_whose_turn_broke_off_goes_on_where_it_was() -> None:
+    looked_up: list[str] = []
+
+    @tool
+    def look_up(city: str) -> str:
+        """Look up the weather."""
+        looked_up.append(city)
+        return "sunny"
+
+    model = ScriptedChatClient([calls("look_up", city="Rome"), ConnectionError("busy"), "It is sunny."])
+    agent = model.as_agent(name="guide", tools=[look_up])
+    workflow = alone(AgentExecutor(agent, retry=AT_ONCE), InMemoryCheckpointStorage())
+    result = await workflow.run("Rome?")
+
+    assert [output.text for output in result.get_outputs()] == ["It is sunny."]
+    assert looked_up == ["Rome"]
+    assert len(model.asked) == 3  # The first reply was recorded; the call that failed was made again.
+    assert [message.text for message in model.asked[2].messages if message.role == "user"] == ["Rome?"]

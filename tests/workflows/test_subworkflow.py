@@ -218,6 +218,11 @@ def test_one_instance_in_two_places_is_refused_when_building() -> None:
         WorkflowBuilder(start_executor=one).add_edge(one, other).build()
 
 
+def test_a_bare_workflow_among_executors_is_told_what_to_be_put_into() -> None:
+    with pytest.raises(WorkflowValidationError, match="put it into a WorkflowExecutor"):
+        alone(inner("a"))
+
+
 def test_types_are_checked_through_the_inner_workflow() -> None:
     @executor(id="numbers")
     async def numbers(number: int, ctx: WorkflowContext[int]) -> None: ...

@@ -5,17 +5,20 @@ The only place that sees the password: nothing that leaves here, in an error, a 
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8BinaryDumper
 
+from stepwell.checkpointing.storage.forking import after_fork_in_child
 from stepwell.errors import CheckpointDamaged, StorageError, WorkflowCheckpointException
 
 logger = logging.getLogger(__name__)
@@ -86,6 +89,7 @@ def connect(target: Target, purpose: str, *, writing: bool = False) -> Connectio
         # With several hosts in the dsn this finds the one that can be written to, also after a failover.
         options.setdefault("target_session_attrs", "read-write")
     connection = psycopg.connect(**options, autocommit=True)
+    _made.add(connection)
     try:
         if connection.info.server_version < _OLDEST_SERVER:
             raise StorageError(target.where, f"PostgreSQL {connection.info.server_version // 10000} is too old: use 12")
@@ -124,6 +128,27 @@ def _insist_on_durability(connection: Connection, target: Target) -> None:
         logger.warning("%s: the server runs with fsync=off, a power cut may lose what was acknowledged", target.where)
 
 
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+_made: WeakSet[Connection] = WeakSet()
+_abandoned: list[object] = []
+
+
+def _close_inherited() -> None:
+    """In a forked child: drop the copies of the parent's sockets, without a word to the server.
+
+    To say goodbye would end the parent's session; to keep them would keep it, and its lock, alive after its death.
+    """
+    for connection in list(_made):
+        with suppress(OSError, psycopg.Error):  # it was closed already
+            os.close(connection.fileno())
+        _abandoned.append(connection)
+    _made.clear()
+
+
+after_fork_in_child(_close_inherited)
+
+
 # --- what went wrong --------------------------------------------------------------------------------------------------
 
 _PASSING_STATES = ("08", "40", "57P0", "53300", "25P03", "25P04")
@@ -155,29 +180,3 @@ def failure(error: BaseException, target: Target, *, reading: bool = False) -> W
     if reading and state in ("XX001", "XX002"):
         return CheckpointDamaged(target.where, text)
     return StorageError(target.where, f"{text} ({state or type(error).__name__})")
-
-
-# --- texts ------------------------------------------------------------------------------------------------------------
-
-_UNSTORABLE = re.compile("[\\\\\0\ud800-\udfff]")
-_ESCAPE = re.compile(r"\\([0-9a-f]{4})")
-
-
-def storable(text: str) -> str:
-    """A text that Postgres can keep: it has no NUL and no half of a surrogate pair. `original` is the way back."""
-    return _UNSTORABLE.sub(lambda found: f"\\{ord(found[0]):04x}", text)
-
-
-def original(text: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "\\" in text else text
-
-
-def name_key(text: str) -> bytes:
-    """What a name of any length is looked up by: an index entry has to fit on a third of a page."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def lock_number(*names: str) -> int:
-    """An advisory lock for these names. Two that share a number by chance wait for each other and nothing worse."""
-    digest = hashlib.blake2b("/".join(names).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)

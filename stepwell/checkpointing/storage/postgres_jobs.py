@@ -35,6 +35,13 @@ class OpenRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Disown:
+    """Give a run back that this storage may have opened without getting to know."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
     write: CheckpointWrite
 
@@ -102,7 +109,9 @@ class DeleteCheckpoint:
 
 
 Fenced = SaveCheckpoint | RecordCall | DropCalls
-Job = Connect | Leave | OpenRun | Fenced | ReleaseRun | AnswerRequest | CancelRun | DeleteRun | DeleteCheckpoint
+Debt = ReleaseRun | Disown
+"""What has to be made good when the database is back."""
+Job = Connect | Leave | OpenRun | Fenced | Debt | AnswerRequest | CancelRun | DeleteRun | DeleteCheckpoint
 
 
 def in_waves(jobs: Sequence[Job]) -> Iterator[list[Job]]:

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from psycopg import sql
 
-from stepwell.checkpointing.storage.postgres_connection import Connection, Target, lock_number
+from stepwell.checkpointing.storage.postgres_connection import Connection, Target
+from stepwell.checkpointing.storage.postgres_text import lock_number
 from stepwell.errors import FormatTooNew, StorageError
 
 _FIRST = (
@@ -129,7 +130,9 @@ def _version(connection: Connection, target: Target) -> int | None:
         return None
     row = connection.execute(f"SELECT version FROM {_VERSION_TABLE}").fetchone()
     if row is None:
-        raise StorageError(target.where, f"the table {_VERSION_TABLE} is empty, so the version of the others is unknown")
+        raise StorageError(
+            target.where, f"the table {_VERSION_TABLE} is empty, so the version of the others is unknown"
+        )
     version = int(row[0])
     if version > SCHEMA_VERSION:
         raise FormatTooNew(target.where, f"schema {version}", f"schema {SCHEMA_VERSION}")

@@ -1,0 +1,203 @@
+"""Files and folders of a file storage: opened without following links, made durable, locked.
+
+Every name that reaches a path here was checked before (`checked_id`, or hexadecimal digits). Links are never followed
+below the store's own folder, and nothing but regular files is read: a pipe would keep its reader waiting for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stepwell.errors import CheckpointDamaged, StorageError, WorkflowCheckpointException
+
+BUSY_SECONDS = 20.0
+"""How long another process may keep something locked before a write gives up."""
+
+_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW
+_CHUNK = 1 << 20
+
+
+class Layout:
+    """Where everything is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.inner = root / ".stepwell"
+        self.format = self.inner / "format"
+        self.lock = self.inner / "lock"
+        self.index = self.inner / "index"
+        self.holders = self.inner / "holders"
+        self.families = self.inner / "families"
+        self.runs = self.inner / "runs"
+        self.departed = self.inner / "departed"
+        self.new = self.inner / "new"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return self.holders, self.families, self.runs, self.departed, self.new
+
+    def checkpoint(self, checkpoint_id: str) -> Path:
+        return self.root / f"{checkpoint_id}.json"
+
+    def temporary(self, checkpoint_id: str) -> Path:
+        return self.root / f"{checkpoint_id}.json.tmp"
+
+    def run(self, run_id: str) -> Path:
+        return self.runs / run_id
+
+    def departed_run(self, key: int) -> Path:
+        return self.departed / f"{key:012x}"
+
+
+def failure(error: OSError, where: Path) -> WorkflowCheckpointException:
+    """What went wrong with the store, in terms of stepwell."""
+    if error.errno == errno.ELOOP:
+        return StorageError(str(error.filename or where), "this is a symbolic link, and links are not followed")
+    name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    return StorageError(str(where), f"{error.strerror or error} ({name})")
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def open_regular(path: Path, flags: int, *, mode: int = 0o600) -> int:
+    """A descriptor of a regular file; neither its name nor its folder's may be a link."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | _CAREFULLY)
+    try:
+        # Not waiting for the other end of a pipe that pretends to be a checkpoint.
+        descriptor = os.open(path.name, flags | _CAREFULLY | os.O_NONBLOCK, mode, dir_fd=folder)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointDamaged(path.name, "it is not a regular file")
+    return descriptor
+
+
+def open_in_root(path: Path, flags: int) -> int:
+    """The same for a file at the top of the store, whose folder may well be reached through a link."""
+    descriptor = os.open(path, flags | _CAREFULLY | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointDamaged(path.name, "it is not a regular file")
+    return descriptor
+
+
+@contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_from(descriptor: int, offset: int = 0) -> bytes:
+    """Everything from `offset` to the end."""
+    parts: list[bytes] = []
+    while part := os.pread(descriptor, _CHUNK, offset):
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of it, or an error: a full disk may take the first half."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+# --- making durable ---------------------------------------------------------------------------------------------------
+
+
+def sync_folder(path: Path) -> None:
+    """Make durable what the folder's names lead to."""
+    with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+        os.fsync(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Exchange a file's content in one instant: whoever opens it finds the old or the new, whole."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with closing(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)) as descriptor:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def create_folder(path: Path) -> None:
+    """A folder that only its owner can enter, with all that lead to it."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """A folder of ours: it has files in it and no folders. Links in it are removed, not followed."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    for entry in list(path.iterdir()):
+        entry.unlink(missing_ok=True)
+    path.rmdir()
+
+
+# --- locking ----------------------------------------------------------------------------------------------------------
+
+
+def lock_file(path: Path, how: int, *, wait: float = BUSY_SECONDS) -> int | None:
+    """The descriptor of a locked file, which is created if it is not there; None if somebody keeps it locked."""
+    deadline = time.monotonic() + wait
+    while True:
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+        try:
+            if _locked(descriptor, how, deadline) is False:
+                os.close(descriptor)
+                return None
+            if _is_still(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # removed while we waited: the name means another file now
+
+
+def _locked(descriptor: int, how: int, deadline: float) -> bool:
+    pause = 0.0005
+    while True:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            # No blocking flock: its owner may be frozen, and this thread writes for everybody in the process.
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+        else:
+            return True
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    try:
+        now = path.lstat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(descriptor)
+    return (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def unlock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)

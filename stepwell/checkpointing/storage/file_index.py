@@ -1,0 +1,142 @@
+"""`.stepwell/index`: which run was saved last, so that nobody has to look through all of them.
+
+One line per save, in the order of saving, and one per run that was deleted. It is only ever a short cut: the runs' own
+records are the truth, each save is numbered there too, and the index is made anew from them when it is missing, damaged
+or of another boot of this machine. That last is what spares it an fsync of its own: lines that were written survive the
+death of any process, but only a running kernel.
+
+A line is written after its checkpoint is complete and before the save is acknowledged. So a record that knows less than
+the index has lost something, and a checkpoint that the index has not heard of was never acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from stepwell.checkpointing.checkpoint import checked_id
+from stepwell.checkpointing.storage.file_disk import closing, open_regular, read_from, replace_file, write_all
+from stepwell.checkpointing.storage.file_lines import dumped, lines, loaded, sealed
+from stepwell.errors import CheckpointDamaged, InvalidId
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class IndexWrong(Exception):
+    """The index is missing, damaged, or older than the last start of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One save. A run that was deleted has an entry without a checkpoint."""
+
+    n: int
+    key: int
+    run_id: str
+    workflow_name: str
+    checkpoint_id: str | None
+
+    def line(self) -> bytes:
+        return sealed("saved", dumped([self.n, f"{self.key:012x}", self.run_id, self.workflow_name, self.checkpoint_id]))
+
+
+@dataclass(slots=True)
+class Index:
+    """What the index says. Used by one thread at a time."""
+
+    path: Path
+    entries: list[Entry] = field(default_factory=list)
+    n: int = 0
+    runs: dict[int, Entry] = field(default_factory=dict)
+    """The newest entry of each run that was not deleted."""
+    _file: tuple[int, int] | None = None
+    _end: int = 0
+
+    def refresh(self) -> None:
+        """Take in what others have written; `IndexWrong` if it can't be relied on."""
+        try:
+            with closing(open_regular(self.path, os.O_RDONLY)) as descriptor:
+                found = os.fstat(descriptor)
+                if self._file != (found.st_dev, found.st_ino) or found.st_size < self._end:
+                    self._forget((found.st_dev, found.st_ino))
+                if found.st_size > self._end:
+                    self._fold(read_from(descriptor, self._end))
+        except (FileNotFoundError, CheckpointDamaged):
+            raise IndexWrong from None
+
+    def _forget(self, file: tuple[int, int]) -> None:
+        self.entries, self.runs = [], {}
+        self.n, self._end, self._file = 0, 0, file
+
+    def _fold(self, data: bytes) -> None:
+        for line in lines(data, b"", self._end):
+            try:
+                if self._end == 0:
+                    if (line.kind, line.payload) != ("index", boot()):
+                        raise ValueError("it is of another boot")
+                else:
+                    self._add(_parse(line.kind, line.payload))
+            except (ValueError, TypeError, InvalidId, RecursionError):
+                self._file = None
+                raise IndexWrong from None
+            self._end = line.end
+
+    def _add(self, entry: Entry) -> None:
+        self.n = max(self.n, entry.n)
+        if entry.checkpoint_id is None:
+            self.runs.pop(entry.key, None)
+        else:
+            self.entries.append(entry)
+            self.runs[entry.key] = entry
+
+    def newest_first(self, workflow_name: str | None) -> Iterator[Entry]:
+        for entry in reversed(self.entries):
+            if workflow_name in (None, entry.workflow_name) and entry.key in self.runs:
+                yield entry
+
+    def last_of(self, key: int) -> int:
+        """The number of this run's last save, 0 if it has none."""
+        entry = self.runs.get(key)
+        return entry.n if entry else 0
+
+    # --- writing, by whoever has the store's lock --------------------------------------------------------------------
+
+    def append(self, entries: list[Entry]) -> None:
+        """Add these; without a boot id to go by, make them durable as well."""
+        with closing(open_regular(self.path, os.O_RDWR | os.O_APPEND)) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size == 0 or os.pread(descriptor, 1, size - 1) != b"\n":
+                raise IndexWrong
+            write_all(descriptor, b"".join(entry.line() for entry in entries))
+            if not boot():
+                os.fsync(descriptor)
+
+    def rewrite(self, entries: list[Entry]) -> None:
+        """Make the index anew."""
+        ordered = sorted(entries, key=lambda entry: (entry.n, entry.key))
+        header = sealed("index", boot().decode())
+        replace_file(self.path, header + b"".join(entry.line() for entry in ordered))
+
+
+@cache
+def boot() -> bytes:
+    """What changes with every start of this machine; empty where there is no such thing."""
+    try:
+        return _BOOT.read_bytes().strip()
+    except FileNotFoundError:
+        return b""
+
+
+def _parse(kind: str, payload: bytes) -> Entry:
+    if kind != "saved":
+        raise ValueError("it is no line of an index")
+    n, key, run_id, workflow, checkpoint_id = loaded(b'{"e":%s}' % payload)["e"]
+    if type(n) is not int or not isinstance(workflow, str):
+        raise ValueError("an entry can't be read")
+    checked_id("run_id", run_id)
+    if checkpoint_id is not None:
+        checked_id("checkpoint_id", checkpoint_id)
+    return Entry(n, int(key, 16), run_id, workflow, checkpoint_id)

@@ -1,0 +1,182 @@
+"""A write on its way to the disk, in steps that many writes take together.
+
+    begin     write the temporary files, add the lines; nothing counts yet
+    sync      make all of that durable, for the whole group at once
+    publish   rename, make the folders' entries durable
+    effects   remember that it happened
+
+Order, and why every crash between is safe. The note that names a checkpoint and the checkpoint's temporary file become
+durable in the same step, in either order, and the file gets its name afterwards. A crash before both are durable: the
+next one to lock the run finds a note whose file is not whole and that the index has not heard of, and cuts the note off;
+nobody was told of it. A crash before the rename: the temporary file is whole, so it gets its name. A crash before the
+index heard of it: the next one to lock the run tells it. A file that has its name is therefore always named by a note,
+and replacing a checkpoint never leaves a moment in which neither the old nor the new one can be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepwell.checkpointing.storage.file_disk import closing, open_in_root, open_regular, sync_folder, write_all
+from stepwell.checkpointing.storage.file_index import Entry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Append:
+    """Lines to be added to a file whose last whole line ends at `end`."""
+
+    path: Path
+    end: int
+    data: bytes
+    descriptor: int = -1
+    grown: int = 0
+
+    def begin(self) -> None:
+        self.descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT)
+        if os.fstat(self.descriptor).st_size != self.end:
+            # What a crash or a full disk left of an unfinished line must not become the beginning of this one.
+            os.ftruncate(self.descriptor, self.end)
+        if self.end and os.pread(self.descriptor, 1, self.end - 1) != b"\n":
+            self.data = b"\n" + self.data
+        os.lseek(self.descriptor, self.end, os.SEEK_SET)
+        write_all(self.descriptor, self.data)
+        self.grown = len(self.data)
+
+    def undo(self) -> None:
+        """Cut off what was added, and see that it stays cut off."""
+        if self.descriptor >= 0:
+            os.ftruncate(self.descriptor, self.end)
+            os.fsync(self.descriptor)
+
+
+@dataclass(slots=True)
+class Temporary:
+    """A file that is written beside its place and put there once it is durable."""
+
+    path: Path
+    target: Path
+    data: bytes
+    descriptor: int = -1
+
+    def begin(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.descriptor = open_in_root(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        write_all(self.descriptor, self.data)
+
+    def undo(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """One job's write, and what came of it."""
+
+    outcome: Any = None
+    appends: list[Append] = field(default_factory=list)
+    temporaries: list[Temporary] = field(default_factory=list)
+    folder: tuple[Path, Path] | None = None
+    """A folder that was prepared elsewhere, and its place."""
+    entry: Entry | None = None
+    effects: list[Callable[[], object]] = field(default_factory=list)
+    on_failure: list[Callable[[], object]] = field(default_factory=list)
+    failed: bool = False
+
+    @property
+    def descriptors(self) -> list[int]:
+        files = [*self.appends, *self.temporaries]
+        return [file.descriptor for file in files if file.descriptor >= 0]
+
+    @property
+    def folders(self) -> set[Path]:
+        renamed = {file.target.parent for file in self.temporaries}
+        return renamed | ({self.folder[1].parent} if self.folder else set())
+
+    def then(self, effect: Callable[[], object]) -> None:
+        self.effects.append(effect)
+
+    def begin(self) -> None:
+        for file in (*self.temporaries, *self.appends):
+            file.begin()
+
+    def publish(self) -> None:
+        for file in self.temporaries:
+            file.path.rename(file.target)
+        if self.folder is not None:
+            self.folder[0].rename(self.folder[1])
+
+    def fail(self, error: Exception) -> None:
+        """It did not happen: leave everything as it was, as far as the disk still lets us."""
+        self.failed, self.outcome = True, error
+        for file in (*self.appends, *self.temporaries):
+            try:
+                file.undo()
+            except OSError as problem:
+                # The next one to write looks at the file again, and finds out what is there.
+                logger.warning("%s could not be put back as it was: %s", file.path, problem)
+        for clean in self.on_failure:
+            clean()
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            with suppress(OSError):  # what matters was said by fsync
+                os.close(descriptor)
+
+
+class Syncing:
+    """Several fsyncs at once: the file system makes one commit of them where it can."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+            self._threads = None
+
+    def plans(self, plans: Sequence[Plan]) -> None:
+        """Make the files of these durable; those that can't be, fail."""
+        work = [(plan, descriptor) for plan in plans for descriptor in plan.descriptors]
+        outcomes = self._all(os.fsync, [descriptor for _, descriptor in work])
+        for (plan, _), error in zip(work, outcomes, strict=True):
+            if error is not None and not plan.failed:
+                plan.fail(error)
+
+    def folders(self, folders: Iterable[Path]) -> dict[Path, OSError]:
+        """Make their entries durable; the error of each that could not be."""
+        paths = list(folders)
+        outcomes = self._all(sync_folder, paths)
+        return {path: error for path, error in zip(paths, outcomes, strict=True) if error is not None}
+
+    def _all(self, sync: Callable[[Any], None], items: Sequence[Any]) -> list[OSError | None]:
+        if len(items) < 2:
+            return [_attempt(sync, item) for item in items]
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(8, thread_name_prefix="stepwell-sync")
+        others = [self._threads.submit(_attempt, sync, item) for item in items[1:]]
+        return [_attempt(sync, items[0]), *(other.result() for other in others)]
+
+
+def _attempt(sync: Callable[[Any], None], item: Any) -> OSError | None:
+    try:
+        sync(item)
+    except OSError as error:
+        return error
+    return None
+
+
+def written_folder(folder: Path, name: str, data: bytes) -> None:
+    """A new folder with one file in it, both durable once their place is."""
+    folder.mkdir(mode=0o700)
+    with closing(open_regular(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as descriptor:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    sync_folder(folder)

@@ -1,0 +1,312 @@
+"""How a group of writes becomes one transaction, and what happens when the connection is lost on the way.
+
+Jobs of one kind and of different runs are done together; jobs of one run keep their order. The statements are sent as
+a pipeline, so that a group takes two round trips, however large it is. Each fence is checked by a statement of the same
+transaction: if one fails, everything is undone and the group is done again job by job, so that the one that may not
+write gets its error and the others go through.
+
+A lost connection is replaced and the group done again, for as long as patience lasts. If it was lost while the commit
+was under way, nobody can tell from here whether it took place. Each transaction leaves its number in the holder's row,
+so the new connection looks there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from stepwell.checkpointing.lease import Holder
+from stepwell.checkpointing.storage import postgres_schema
+from stepwell.checkpointing.storage.forking import fork_guard
+from stepwell.checkpointing.storage.postgres_connection import (
+    MEDIUM_ERRORS,
+    Connection,
+    Target,
+    connect,
+    failure,
+    is_the_databases,
+    may_pass,
+)
+from stepwell.checkpointing.storage.postgres_jobs import (
+    Connect,
+    Debt,
+    Disown,
+    Job,
+    Leave,
+    OpenRun,
+    ReleaseRun,
+    in_waves,
+)
+from stepwell.checkpointing.storage.postgres_liveness import Liveness
+from stepwell.checkpointing.storage.postgres_readers import Readers
+from stepwell.checkpointing.storage.postgres_transaction import Transaction
+from stepwell.checkpointing.storage.postgres_work import Work
+from stepwell.errors import WorkflowCheckpointException
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_DEBT_SECONDS = 1.0
+
+_ANNOUNCE = """
+    INSERT INTO holders (holder, lock, expires, commits)
+    VALUES (%s, %s, clock_timestamp() + %s::double precision * interval '1 second', %s)
+    ON CONFLICT (holder) DO UPDATE SET lock = excluded.lock, expires = excluded.expires"""
+_MARK = _ANNOUNCE + ", commits = excluded.commits"
+"""Heartbeat and mark in one: who writes, lives."""
+
+_END_PREDECESSOR = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE application_name = %s AND usename = current_user AND pid <> pg_backend_pid()"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A commit that may or may not have taken place."""
+
+    number: int
+    outcomes: list[Any]
+    transaction: Transaction
+
+
+class GroupCommit:
+    """The `Medium` of a Postgres storage: one connection, used by the writer thread only."""
+
+    def __init__(
+        self, target: Target, holder: Holder, readers: Readers, *, lease_seconds: float, retry_seconds: float
+    ) -> None:
+        self._target = target
+        self._holder = str(holder)
+        self._name = f"stepwell write {holder.instance}"
+        self._readers = readers
+        self._lease_seconds = lease_seconds
+        self._retry_seconds = retry_seconds
+        self._work = Work(target, holder)
+        self._liveness = Liveness(target, holder.instance)
+        self._guard = fork_guard()
+        self._connection: Connection | None = None
+        self._was_connected = False
+        self._is_announced = False
+        self._number = 0
+        self._doubt: _Doubt | None = None
+        self._failing_since: float | None = None
+        self._heard_of = 0.0
+        self._owed: list[Debt] = []
+        """Runs that were given back, or opened in vain, while the database could not be reached."""
+
+    # --- groups ------------------------------------------------------------------------------------------------------
+
+    def commit(self, jobs: Sequence[Job]) -> Sequence[Any]:
+        if not self._was_connected and all(type(job) is Leave for job in jobs):
+            return [None] * len(jobs)  # it was never there
+        with self._guard:
+            try:
+                return self._persistently(jobs)
+            except MEDIUM_ERRORS as error:
+                self._disconnect()
+                self._remember_debts(jobs)
+                return [failure(error, self._target) for _ in jobs]
+            except WorkflowCheckpointException as error:  # these are no tables of ours
+                return [copy(error) for _ in jobs]
+
+    def _persistently(self, jobs: Sequence[Job]) -> list[Any]:
+        self._doubt = None
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                outcomes = self._attempt(jobs)
+            except MEDIUM_ERRORS as error:
+                self._disconnect()
+                if not may_pass(error) or self._patience_is_over() or all(type(job) is Leave for job in jobs):
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._failing_since = None
+                return outcomes
+
+    def _patience_is_over(self) -> bool:
+        """Patience is for one outage, not for each write that meets it."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now - self._failing_since >= self._retry_seconds
+
+    def _attempt(self, jobs: Sequence[Job]) -> list[Any]:
+        connection = self._connected()
+        if all(type(job) is Connect for job in jobs):
+            return [None] * len(jobs)
+        self._announced(connection)
+        if self._doubt is not None and self._was_committed(connection, self._doubt):
+            return self._done(self._doubt)
+        owed = list(self._owed)
+        outcomes = self._committed(connection, [*owed, *jobs])
+        del self._owed[: len(owed)]
+        return outcomes[len(owed) :]
+
+    def _committed(self, connection: Connection, jobs: Sequence[Job]) -> list[Any]:
+        try:
+            return self._transaction(connection, lambda transaction: self._in_waves(transaction, jobs), pipelined=True)
+        except Exception as error:
+            if is_the_databases(error):
+                raise
+            if len(jobs) == 1:
+                return [self._refusal(error)]
+        return self._transaction(connection, lambda transaction: self._one_by_one(transaction, jobs), pipelined=False)
+
+    def _in_waves(self, transaction: Transaction, jobs: Sequence[Job]) -> list[Any]:
+        return [outcome for wave in in_waves(jobs) for outcome in self._wave(transaction, wave)]
+
+    def _wave(self, transaction: Transaction, jobs: Sequence[Job]) -> list[Any]:
+        outcomes: dict[int, Any] = {}
+        for kind in dict.fromkeys(map(type, jobs)):
+            mine = [job for job in jobs if type(job) is kind]
+            outcomes.update(zip(map(id, mine), self._work.do(transaction, kind, mine), strict=True))
+        return [outcomes[id(job)] for job in jobs]
+
+    def _one_by_one(self, transaction: Transaction, jobs: Sequence[Job]) -> list[Any]:
+        return [self._on_its_own(transaction, job) for job in jobs]
+
+    def _on_its_own(self, transaction: Transaction, job: Job) -> Any:
+        before = transaction.remembered()
+        transaction.execute("SAVEPOINT job")
+        try:
+            (outcome,) = self._work.do(transaction, type(job), [job])
+        except Exception as error:
+            if is_the_databases(error):
+                raise
+            transaction.recall(before)
+            transaction.execute("ROLLBACK TO SAVEPOINT job")
+            outcome = self._refusal(error)
+        transaction.execute("RELEASE SAVEPOINT job")
+        return outcome
+
+    def _refusal(self, error: Exception) -> Exception:
+        return failure(error, self._target) if isinstance(error, psycopg.Error) else error
+
+    # --- one transaction ---------------------------------------------------------------------------------------------
+
+    def _transaction(
+        self, connection: Connection, work: Callable[[Transaction], list[Any]], *, pipelined: bool
+    ) -> list[Any]:
+        self._number += 1
+        lock = self._liveness.lock()
+        try:
+            with connection.pipeline() if pipelined else nullcontext() as pipeline:
+                transaction = Transaction(connection, pipeline)
+                transaction.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                transaction.execute(_MARK, (self._holder, lock, self._lease_seconds, self._number))
+                outcomes = work(transaction)
+            transaction.settle()
+        except BaseException:
+            self._undo(connection)
+            raise
+        self._doubt = _Doubt(self._number, outcomes, transaction)
+        self._send_commit(connection)
+        return self._done(self._doubt)
+
+    def _send_commit(self, connection: Connection) -> None:
+        try:
+            status = connection.execute("COMMIT").statusmessage
+        except psycopg.Error:
+            if not connection.closed:  # the server has answered, so there is no doubt
+                self._doubt = None
+            raise
+        if status != "COMMIT":
+            self._doubt = None
+            raise psycopg.InternalError(f"the server answered COMMIT with {status}")
+
+    def _done(self, doubt: _Doubt) -> list[Any]:
+        self._doubt = None
+        self._heard_of = time.monotonic()
+        for effect in doubt.transaction.effects:
+            effect()
+        return doubt.outcomes
+
+    def _undo(self, connection: Connection) -> None:
+        try:
+            if not connection.closed:
+                connection.execute("ROLLBACK")
+        except MEDIUM_ERRORS:
+            # The server undoes it by itself when it misses us; the error that counts is on its way already.
+            self._disconnect()
+
+    def _was_committed(self, connection: Connection, doubt: _Doubt) -> bool:
+        row = connection.execute("SELECT commits FROM holders WHERE holder = %s", (self._holder,)).fetchone()
+        return row is not None and int(row[0]) >= doubt.number
+
+    # --- the connection ----------------------------------------------------------------------------------------------
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            connection = connect(self._target, self._name, writing=True)
+            try:
+                postgres_schema.prepare(connection, self._target)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+            self._is_announced = False
+        return self._connection
+
+    def _announced(self, connection: Connection) -> None:
+        """Be known to the database before anything depends on it.
+
+        The server may still be busy with the connection that was lost: what that one wrote has to be decided before
+        anybody looks, and what it has locked must not stay locked. Writing the holder's row waits for both.
+        """
+        if self._is_announced:
+            return
+        if self._was_connected:
+            connection.execute(_END_PREDECESSOR, (self._name,))
+        self._was_connected = True
+        connection.execute(_ANNOUNCE, (self._holder, self._liveness.lock(), self._lease_seconds, 0))
+        self._is_announced = True
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(*MEDIUM_ERRORS):  # it is given up for lost
+                connection.close()
+
+    def close(self) -> None:
+        with self._guard:
+            self._liveness.close()
+            self._readers.close()
+            self._disconnect()
+
+    # --- leases and debts --------------------------------------------------------------------------------------------
+
+    def pause(self) -> float | None:
+        if self._owed:
+            return _DEBT_SECONDS
+        if not self._work.held:
+            return None
+        return max(0.0, self._heard_of + self._lease_seconds / 3 - time.monotonic())
+
+    def tick(self) -> None:
+        """Say that this holder lives although it has nothing to write, and give back what is owed."""
+        with self._guard:
+            self._liveness.check()
+            self._heard_of = time.monotonic()
+            try:
+                self._doubt = None
+                self._attempt([])
+            except (*MEDIUM_ERRORS, WorkflowCheckpointException) as error:
+                self._disconnect()
+                logger.warning("%s", failure(error, self._target))
+
+    def _remember_debts(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if type(job) is ReleaseRun:
+                self._work.held.pop(job.fence.run_key, None)
+                self._owed.append(job)
+            elif type(job) is OpenRun:
+                self._owed.append(Disown(job.run_id))
