@@ -28,6 +28,7 @@ from stepwell.errors import (
     InvalidRunArguments,
     NoHandler,
     RequestError,
+    RunBusy,
     RunUnfinished,
     UnknownRequest,
     UnknownRun,
@@ -168,12 +169,18 @@ class Opener:
         """Take the run's lease and look at what is there; on any refusal the lease is given back."""
         if branch is not None:
             return await self._open_branch(storage, run_id or new_id(), branch)
-        log = await storage.open_run(
-            run_id or new_id(),
-            workflow_name=self.graph.name,
-            registry=self.graph.registry,
-            create=self.request.has_message,
-        )
+        try:
+            log = await storage.open_run(
+                run_id or new_id(),
+                workflow_name=self.graph.name,
+                registry=self.graph.registry,
+                create=self.request.has_message,
+            )
+        except RunBusy as busy:
+            finished = await self._finished(storage, busy.run_id)
+            if finished is None:
+                raise
+            return finished
         if log is None:
             assert run_id is not None
             raise UnknownRun(run_id, "pass a message to start it")
@@ -182,6 +189,18 @@ class Opener:
         except BaseException:
             await log.release()
             raise
+
+    async def _finished(self, storage: RunStorage, run_id: str) -> Opening | None:
+        """What a run came to can be read by any number of callers at once; that takes no lease."""
+        if self.request.responses or self.request.new_turn:
+            return None
+        checkpoint = await storage.get_latest(run_id=run_id)
+        state = state_from(checkpoint) if checkpoint is not None else None
+        if state is None or state.inbox or state.pending:
+            return None
+        if self.request.has_message and not self._is_same_message(state):
+            return None
+        return Opening(run_id, state, "report")
 
     def start(self, run_id: str) -> Opening:
         """A run that is kept in memory only."""

@@ -161,3 +161,14 @@ async def test_a_fan_in_that_never_completes_is_mentioned() -> None:
 
     [warning] = [event.data for event in result if event.type == "warning"]
     assert "'join' is still waiting for 'right'" in warning
+
+
+async def test_a_finished_run_can_be_read_while_somebody_else_holds_it() -> None:
+    storage, workflow = InMemoryCheckpointStorage(), asking()
+    paused = await workflow.run(1, run_id="r", checkpoint_storage=storage)
+    [event] = paused.get_request_info_events()
+    await workflow.run(responses={event.request_id: "red"}, checkpoint_storage=storage)
+    log = await storage.open_run("r", workflow_name="asking", registry=workflow.graph.registry, create=False)
+    assert log is not None
+
+    assert (await workflow.run(run_id="r", checkpoint_storage=storage)).get_outputs() == ["red"]

@@ -176,10 +176,11 @@ async def test_executor_instances_inside_begin_every_inner_run_as_they_were() ->
         await ctx.send_message(number)
 
     sub = WorkflowExecutor(workflow, "sub", allow_direct_output=True)
-    result = await chained([twice, sub]).run(1)
+    for _ in range(2):
+        result = await chained([twice, sub]).run(1)
 
-    assert result.get_outputs() == [3, 3]
-    assert counter.seen == [1, 2, 3]
+        assert result.get_outputs() == [3, 3]
+        assert counter.seen == [1, 2, 3]
 
 
 async def test_executor_instances_inside_serve_one_parent_run_at_a_time() -> None:
@@ -234,7 +235,7 @@ def test_types_are_checked_through_the_inner_workflow() -> None:
 # --- requests that are the parent's own -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 6])
+@pytest.mark.parametrize("depth", [1, 2, 3, 12])
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "in memory"])
 async def test_a_propagated_request_is_answered_through_any_number_of_levels(depth: int, durable: bool) -> None:
     storage = InMemoryCheckpointStorage() if durable else None
@@ -264,6 +265,14 @@ async def test_a_wrong_answer_to_a_propagated_request_is_refused_and_changes_not
     with pytest.raises(ResponseTypeMismatch):
         await workflow.run(responses={request_id: 5})
     assert (await workflow.run(responses={request_id: "yes"})).get_outputs() == ["sure? yes"]
+
+
+async def test_an_inner_request_can_be_answered_without_the_program() -> None:
+    storage = InMemoryCheckpointStorage()
+    waiting = await asked_inside(storage).run("sure", run_id="r")
+    await storage.answer(await only_request(waiting), "by mail")
+
+    assert (await asked_inside(storage).run(run_id="r")).get_outputs() == ["sure? by mail"]
 
 
 @dataclass

@@ -13,14 +13,15 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
-from stepwell.checkpointing.checkpoint import WorkflowCheckpoint, check_format
+from stepwell.checkpointing.checkpoint import FORMAT, WorkflowCheckpoint, check_format
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.storage.protocol import BranchPoint, Decision, PendingSummary
 from stepwell.checkpointing.values import Node, Root
-from stepwell.errors import CheckpointDamaged, NotSavable
+from stepwell.errors import CheckpointDamaged, FormatTooNew, NotSavable
 
 NODES_PER_RUN = 1 << 32
 """Node ids are `run_key * NODES_PER_RUN + n`: a run takes its own without asking, branches refer to their parent's."""
@@ -177,10 +178,16 @@ def call_digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+_CALL_FIELDS = frozenset(field.name for field in dataclass_fields(CallRecord))
+
+
 def parse_call(call_id: str, text: str, digest: bytes) -> CallRecord:
     if call_digest(text) != digest:
         raise CheckpointDamaged(f"call {call_id}", "its content does not match its digest")
-    row = CallRecord(**json.loads(text))
+    fields = json.loads(text)
+    if unknown := fields.keys() - _CALL_FIELDS:
+        raise FormatTooNew(f"call {call_id}", f"with {', '.join(sorted(unknown))}", FORMAT)
+    row = CallRecord(**fields)
     if row.call_id != call_id:
         raise CheckpointDamaged(f"call {call_id}", "it belongs to another call")
     return row
