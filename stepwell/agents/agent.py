@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias, TypedDict, Unpack, overload, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
-
+from stepwell.agents.agent_tool import AgentTool
 from stepwell.agents.calls import CallKeys, ToolCaller, turn_name
 from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, AgentRunInputs, Message, as_messages
 from stepwell.agents.client import ChatClient, ChatOptions, ResponseFormat, run_client_kwargs
@@ -83,33 +82,17 @@ class BaseAgent(ABC):
         arg_description: str | None = None,
         approval_mode: Literal["always", "never", "always_require", "never_require"] = "never",
     ) -> FunctionTool:
-        """This agent as a tool of another one, which passes it a task and gets its answer."""
+        """This agent as a tool of another one, which passes it a task and gets its answer.
 
-        async def ask(**arguments: str) -> str:
-            response: AgentResponse = await self.run(arguments[arg_name])
-            return response.text
-
-        return _AgentTool(
-            ask,
+        If it has to ask a person, so does the agent that uses it, in its session; with the answer both go on.
+        """
+        return AgentTool(
+            self,
             name=_tool_name(name or self.name or self.id),
             description=description or self.description or f"Ask {self.name or self.id}.",
             approval_mode=approval_mode,
             argument=(arg_name, arg_description or f"The task for {self.name or self.id}"),
         )
-
-
-class _AgentTool(FunctionTool):
-    """A tool whose one parameter is named at run time, so that no signature tells it."""
-
-    def __init__(self, fn: Callable[..., Any], *, argument: tuple[str, str], **options: Any) -> None:
-        super().__init__(fn, **options)
-        self._argument = argument
-
-    @property
-    def parameters_model(self) -> type[BaseModel]:
-        name, description = self._argument
-        field: Any = (str, Field(alias=name, description=description))
-        return create_model("Task", __config__=ConfigDict(extra="forbid"), arg0=field)
 
 
 def _tool_name(text: str) -> str:
@@ -121,7 +104,8 @@ class RunArguments(TypedDict, total=False):
 
     `function_invocation_kwargs` reach tools and `client_kwargs` the client; neither is ever recorded. `call_key` names
     the turn's calls in the journal; by default what was asked does. A handler that runs one agent once per message may
-    give a constant: then a changed prompt is noticed before anything is called.
+    give a constant: then a changed prompt is noticed before anything is called. `responses` answers what teams behind
+    its tools have asked, in the requests' own types, by request id.
     """
 
     tools: ToolLike | Sequence[ToolLike] | None
@@ -130,6 +114,7 @@ class RunArguments(TypedDict, total=False):
     function_invocation_kwargs: Mapping[str, Any] | None
     client_kwargs: Mapping[str, Any] | None
     call_key: str | None
+    responses: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +129,7 @@ class _Ask:
     tool_kwargs: Mapping[str, Any]
     client_kwargs: Mapping[str, Any]
     call_key: str | None
+    responses: Mapping[str, Any]
 
 
 class Agent(BaseAgent):
@@ -241,6 +227,7 @@ class Agent(BaseAgent):
             tool_kwargs={**run_tool_kwargs.get(), **(more.get("function_invocation_kwargs") or {})},
             client_kwargs={**run_client_kwargs.get(), **(more.get("client_kwargs") or {})},
             call_key=more.get("call_key"),
+            responses=dict(more.get("responses") or {}),
         )
 
     async def _turn(self, ask: _Ask, emit: Emit | None) -> AgentResponse:
@@ -262,6 +249,7 @@ class Agent(BaseAgent):
             keys=keys,
             emit=emit,
             conversation=history,
+            responses=ask.responses,
         )
         return await turn.take(ask.messages)
 

@@ -16,6 +16,38 @@ from stepwell.errors import UnknownApproval
 
 REJECTED = "The user did not approve this call. It was not made."
 UNANSWERED = "This call was not made: nobody approved it."
+UNFINISHED = "This call was not finished: it waited for an answer that nobody gave."
+
+
+@dataclass(frozen=True, slots=True)
+class PausedCall:
+    """A call that is under way: the agent or team behind the tool waits for a person."""
+
+    call_id: str
+    requests: tuple[Content, ...]
+    """What it asks, under ids that are told apart from those of other calls."""
+    inner_ids: tuple[str, ...]
+    """What these requests are called in its own conversation."""
+
+    @classmethod
+    def of(cls, call_id: str, asked: Sequence[Content]) -> PausedCall:
+        shown = tuple(
+            Content.from_function_approval_request(f"{call_id}/{request.id}", request.function_call)
+            for request in asked
+            if request.function_call is not None
+        )
+        return cls(call_id, shown, tuple(str(request.id) for request in asked))
+
+    def answers_in(self, contents: Iterable[Content]) -> tuple[Content, ...]:
+        """The answers to this call's requests, under the ids that its own conversation knows."""
+        inner = {str(request.id): name for request, name in zip(self.requests, self.inner_ids, strict=True)}
+        return tuple(
+            Content.from_function_approval_response(
+                bool(content.approved), inner[str(content.id)], content.function_call
+            )
+            for content in contents
+            if content.id in inner
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +62,8 @@ class PendingApprovals:
     results: tuple[Content, ...] = ()
     """Of the calls in the same reply that needed no approval."""
     decisions: tuple[tuple[str, bool], ...] = ()
+    paused: tuple[PausedCall, ...] = ()
+    """Calls of this reply that are under way and wait for a person themselves."""
 
     @property
     def decided(self) -> dict[str, bool]:
@@ -38,12 +72,13 @@ class PendingApprovals:
     @property
     def undecided(self) -> tuple[Content, ...]:
         decided = self.decided
-        return tuple(request for request in self.requests if request.id not in decided)
+        open_requests = [request for request in self.requests if request.id not in decided]
+        return (*open_requests, *(request for call in self.paused for request in call.requests))
 
     def decide(self, responses: Iterable[Content]) -> PendingApprovals:
         """These answers taken in; the first answer to a request counts, one to anything else is refused."""
         decided = self.decided
-        waiting = {request.id for request in self.undecided}
+        waiting = {request.id for request in self.requests if request.id not in decided}
         for response in responses:
             if response.id not in waiting:
                 raise UnknownApproval(str(response.id), tuple(sorted(str(name) for name in waiting)))
@@ -52,13 +87,24 @@ class PendingApprovals:
         return replace(self, decisions=tuple(decided.items()))
 
     def approved_calls(self) -> tuple[Content, ...]:
+        """Calls that may be made now and have not been yet."""
         decided = self.decided
+        begun = {result.call_id for result in self.results} | {call.call_id for call in self.paused}
         calls = (request.function_call for request in self.requests if request.id and decided.get(request.id))
-        return tuple(call for call in calls if call is not None)
+        return tuple(call for call in calls if call is not None and call.call_id not in begun)
 
-    def settled(self, made: Iterable[Content]) -> Message:
+    def with_outcomes(self, results: Iterable[Content], paused: Iterable[PausedCall]) -> PendingApprovals:
+        """After calls were made or taken up again: what they came to, and which of them wait (again)."""
+        results, paused = tuple(results), tuple(paused)
+        touched = {result.call_id for result in results} | {call.call_id for call in paused}
+        others = tuple(call for call in self.paused if call.call_id not in touched)
+        return replace(self, results=(*self.results, *results), paused=(*others, *paused))
+
+    def settled(self) -> Message:
         """The tool message that answers every call of the reply, in the reply's order."""
-        results = {result.call_id: result for result in (*self.results, *made)}
+        results = {result.call_id: result for result in self.results}
+        for paused in self.paused:
+            results[paused.call_id] = Content.from_function_result(paused.call_id, result=UNFINISHED)
         decided = self.decided
         for request in self.requests:
             call = request.function_call
@@ -74,6 +120,14 @@ class PendingApprovals:
             "requests": [request.to_dict() for request in self.requests],
             "results": [result.to_dict() for result in self.results],
             "decisions": [[name, approved] for name, approved in self.decisions],
+            "paused": [
+                {
+                    "call_id": call.call_id,
+                    "requests": [request.to_dict() for request in call.requests],
+                    "inner_ids": list(call.inner_ids),
+                }
+                for call in self.paused
+            ],
         }
 
     @classmethod
@@ -83,6 +137,14 @@ class PendingApprovals:
             tuple(Content.from_dict(request) for request in data["requests"]),
             tuple(Content.from_dict(result) for result in data["results"]),
             tuple((name, approved) for name, approved in data["decisions"]),
+            tuple(
+                PausedCall(
+                    call["call_id"],
+                    tuple(Content.from_dict(request) for request in call["requests"]),
+                    tuple(call["inner_ids"]),
+                )
+                for call in data.get("paused", ())
+            ),
         )
 
 
@@ -172,4 +234,5 @@ def closed(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
+register_type(PausedCall, name="stepwell.PausedCall", immutable=True)
 register_type(PendingApprovals, name="stepwell.PendingApprovals", immutable=True)

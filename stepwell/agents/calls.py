@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from stepwell.agents.chat import ChatResponse, Message
 from stepwell.agents.client import ChatClient, ChatOptions
 from stepwell.agents.content import Content
-from stepwell.agents.tools import FunctionTool, ToolContext, ToolFailure, result_text, ticketed
+from stepwell.agents.tools import FunctionTool, ResumedCall, ToolContext, ToolFailure, result_text, ticketed
 from stepwell.checkpointing.journal import CallTicket, Usage, active_scope, durable_call
 from stepwell.errors import CallFailed, DuplicateCallKey, InvalidArguments
 
@@ -182,15 +182,16 @@ class ToolCaller:
         except InvalidArguments as error:
             return Prepared(call, tool, refusal=f"Error: {error}")
 
-    async def make(self, item: Prepared) -> Content:
-        """Make the call, or find out from the journal how it went."""
+    async def make(self, item: Prepared, resumed: ResumedCall | None = None) -> Content:
+        """Make the call (or take it up again), or find out from the journal how it went."""
         call_id = str(item.call.call_id)
         if item.tool is None or item.ready is None:
             return _result(call_id, ToolFailure(item.refusal or "Error: the call could not be understood"))
         tool, arguments = item.tool, item.ready
 
         async def fn(ticket: CallTicket) -> str | ToolFailure:
-            return await tool.outcome(arguments, context=replace(ticketed(self.context, ticket), call_id=call_id))
+            context = replace(ticketed(self.context, ticket), call_id=call_id, resumed=resumed)
+            return await tool.outcome(arguments, context=context)
 
         try:
             outcome = await self.keys.call(

@@ -6,6 +6,7 @@ returned (and what the journal records of it), an `AgentResponse` is what an age
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
@@ -268,6 +269,14 @@ class AgentResponse:
 
     def __post_init__(self) -> None:
         self.messages = as_messages(self.messages)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AgentResponse:
+        # Messages can't change, so a copy shares them; every output of a run is copied once.
+        again = copy.copy(self)
+        again.messages = list(self.messages)
+        again.value = copy.deepcopy(self.value, memo)
+        again.additional_properties = copy.deepcopy(self.additional_properties, memo)
+        return again
 
     @property
     def text(self) -> str:

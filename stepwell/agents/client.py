@@ -100,9 +100,10 @@ class ChatOptions:
             if f.name not in ("tools", "response_format", "extra", "idempotency_key")
         }
         result["stop"] = None if self.stop is None else list(self.stop)
-        result["tools"] = [thaw({"name": t.name, "parameters": t.parameters}) for t in self.tools] or None
+        # Schemas as texts that are made once: they go with every call, and only their equality matters here.
+        result["tools"] = [[t.name, t.parameters.text] for t in self.tools] or None
         if self.response_format is not None:
-            result["response_format"] = thaw(self.response_format.schema)
+            result["response_format"] = self.response_format.schema.text
         result["extra"] = thaw(self.extra) or None
         return {name: value for name, value in result.items() if value is not None}
 

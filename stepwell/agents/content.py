@@ -22,7 +22,18 @@ T = TypeVar("T")
 class FrozenDict(dict[str, T]):
     """A dict that never changes; it compares, prints and serialises like any other dict."""
 
-    __slots__ = ()
+    __slots__ = ("_text",)
+
+    _text: str
+
+    @property
+    def text(self) -> str:
+        """It as canonical JSON; made once, so that schemas can be compared at every call."""
+        try:
+            return self._text
+        except AttributeError:
+            self._text = json.dumps(self, sort_keys=True)
+            return self._text
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("this dict belongs to an immutable value; copy it with dict(...) and change the copy")
@@ -30,7 +41,7 @@ class FrozenDict(dict[str, T]):
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(json.dumps(self, sort_keys=True))
+        return hash(self.text)
 
     def __copy__(self) -> Self:
         return self

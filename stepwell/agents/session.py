@@ -13,7 +13,9 @@ from stepwell.agents.content import Content
 from stepwell.checkpointing.registry import register_type
 
 _PENDING = "pending_approvals"
+_PAUSED = "paused_calls"
 _TAG = "$type"
+_SESSION = "session"
 _TYPES: Mapping[str, type[Message] | type[Content] | type[PendingApprovals]] = {
     "message": Message,
     "content": Content,
@@ -51,6 +53,19 @@ class AgentSession:
         else:
             self.state[_PENDING] = pending
 
+    @property
+    def paused_calls(self) -> Mapping[str, AgentSession]:
+        """The conversations behind tool calls that are under way: the agents in them wait for a person."""
+        found: Mapping[str, AgentSession] = self.state.get(_PAUSED, {})
+        return found
+
+    @paused_calls.setter
+    def paused_calls(self, sessions: Mapping[str, AgentSession]) -> None:
+        if sessions:
+            self.state[_PAUSED] = dict(sessions)
+        else:
+            self.state.pop(_PAUSED, None)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, for a store of your own. Checkpoints take the session as it is."""
         return {
@@ -70,6 +85,8 @@ class AgentSession:
 
 
 def _dump(value: Any, path: str) -> Any:
+    if type(value) is AgentSession:
+        return {_TAG: _SESSION, "value": value.to_dict()}
     for tag, cls in _TYPES.items():
         if type(value) is cls:
             return {_TAG: tag, "value": value.to_dict()}
@@ -86,6 +103,8 @@ def _dump(value: Any, path: str) -> Any:
 
 def _load(value: Any) -> Any:
     if isinstance(value, Mapping):
+        if value.get(_TAG) == _SESSION:
+            return AgentSession.from_dict(value["value"])
         cls = _TYPES.get(value.get(_TAG, ""))
         if cls is not None:
             return cls.from_dict(value["value"])

@@ -24,9 +24,10 @@ from stepwell.agents.content import NOTHING, freeze
 from stepwell.agents.schema import docstring_parts, parameters_model, schema_of
 from stepwell.checkpointing.journal import CallTicket, call_function
 from stepwell.checkpointing.registry import annotations_of, register_type
-from stepwell.errors import InvalidArguments, ToolError, WorkflowCheckpointException
+from stepwell.errors import InvalidArguments, TeamsTooDeep, ToolError, WorkflowCheckpointException
 
 if TYPE_CHECKING:
+    from stepwell.agents.content import Content
     from stepwell.agents.session import AgentSession
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,25 @@ ToolLike: TypeAlias = "FunctionTool | Callable[..., Any]"
 
 run_tool_kwargs: ContextVar[Mapping[str, Any]] = ContextVar("stepwell_tool_kwargs", default=NOTHING)
 """`function_invocation_kwargs` of the run; tools get them through `ToolContext` or `**kwargs`. Never persisted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedCall:
+    """A call that is taken up again: the conversation behind it, and what it was answered."""
+
+    session: AgentSession
+    answers: tuple[Content, ...] = ()
+    responses: Mapping[str, Any] = NOTHING
+    """Answers in their own types, by request id."""
+
+
+class CallPaused(Exception):
+    """Not a failure: the agent behind a tool asks a person, and its turn goes on with the answer."""
+
+    def __init__(self, session: AgentSession, requests: Sequence[Content]) -> None:
+        super().__init__(session, requests)
+        self.session = session
+        self.requests = tuple(requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,8 @@ class ToolContext:
     agent_name: str | None = None
     session: AgentSession | None = None
     kwargs: Mapping[str, Any] = NOTHING
+    resumed: ResumedCall | None = None
+    """For an agent behind the tool that has paused: its conversation, and the answers it waited for."""
 
 
 FunctionInvocationContext = ToolContext
@@ -138,8 +160,8 @@ class FunctionTool:
         """The text a model is told. Errors become a `ToolFailure` unless `on_error="raise"`."""
         try:
             return result_text(await self.invoke(arguments, context=context))
-        except WorkflowCheckpointException:
-            raise  # the journal of a call made inside the tool: nothing a model could do about it
+        except (WorkflowCheckpointException, TeamsTooDeep, CallPaused):
+            raise  # the journal of a call made inside the tool, say: nothing a model could do about it
         except ToolError as error:
             return ToolFailure(f"Error: {error}")
         except Exception as error:

@@ -5,7 +5,7 @@ Nothing in here survives the turn; what does is in the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -13,12 +13,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from stepwell.agents.approval import PendingApprovals, closed, pending_in, take_responses, without_echo
-from stepwell.agents.calls import CallKeys, ModelCall, ToolCaller, in_order
+from stepwell.agents.calls import CallKeys, ModelCall, ToolCaller
 from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, ChatResponse, Message, add_usage_details
 from stepwell.agents.client import ChatClient, ChatOptions
 from stepwell.agents.content import Content, FrozenDict
 from stepwell.agents.schema import json_in
 from stepwell.agents.session import AgentSession, HistoryProvider
+from stepwell.agents.tool_round import ToolRound
 from stepwell.errors import OutputInvalid, UnknownApproval
 
 Emit = Callable[[AgentResponseUpdate], None]
@@ -51,6 +52,8 @@ class Turn:
     keys: CallKeys
     emit: Emit | None
     conversation: list[Message]
+    responses: Mapping[str, Any] = field(default_factory=dict)
+    """Answers for teams behind tools, by request id."""
     added: list[Message] = field(default_factory=list)
     produced: list[Message] = field(default_factory=list)
     asked: int = 0
@@ -84,7 +87,7 @@ class Turn:
 
     async def _take_in(self, messages: Sequence[Message]) -> PendingApprovals | None:
         """Put the input into the conversation; answers to approvals are acted upon first."""
-        responses, rest = take_responses(messages)
+        decisions, rest = take_responses(messages)
         pending = self.session.pending_approvals if self.session is not None else None
         after: list[Message] = []
         if pending is not None:
@@ -93,24 +96,31 @@ class Turn:
             rest, pending, after = pending_in(rest)
         self._hear(rest)
         if pending is None:
-            if responses:
-                raise UnknownApproval(str(responses[0].id), ())
+            if unknown := [*self.responses, *(str(decision.id) for decision in decisions)]:
+                raise UnknownApproval(unknown[0], ())
             return None
-        pending = pending.decide(responses)
+        taken = await self.round.take_up(pending, decisions, self.responses)
+        pending = taken.pending.decide(taken.decisions)
         if pending.undecided and not after:
             return pending  # the others may still be answered; nothing is run before all are
-        await self._settle(pending)
+        pending = await self._settle(pending, is_final=bool(after))
         self._hear(after)
-        return None
+        return pending
 
     def _hear(self, messages: Sequence[Message]) -> None:
         self.added += messages
         self.conversation = closed([*self.conversation, *messages])
 
-    async def _settle(self, pending: PendingApprovals) -> None:
-        """Make the approved calls, with the stored arguments, and tell the model of the others."""
-        made = await in_order([self.caller.make(self.caller.prepare(call)) for call in pending.approved_calls()])
-        results = pending.settled(made)
+    async def _settle(self, pending: PendingApprovals, *, is_final: bool) -> PendingApprovals | None:
+        """Make the approved calls, with the stored arguments, and tell the model of the others.
+
+        One of them may turn out to wait for a person itself; then so does the turn, unless it `is_final`.
+        """
+        made = await self.round.make([self.caller.prepare(call) for call in pending.approved_calls()])
+        pending = pending.with_outcomes(made.results, made.paused)
+        if pending.paused and not is_final:
+            return pending
+        results = pending.settled()
         self.conversation += [pending.reply, results]
         self.produced.append(results)
         self._announce(results.contents, role="tool")
@@ -119,6 +129,8 @@ class Turn:
             await self._remember([*self.added, pending.reply, results])
             self.added = []
             self.session.pending_approvals = None
+            self.session.paused_calls = {}
+        return None
 
     async def _remember(self, messages: Sequence[Message]) -> None:
         if self.session is not None and messages:
@@ -235,10 +247,15 @@ class Turn:
     async def _use_tools(self, reply: Message) -> tuple[Message, PendingApprovals | None]:
         """Make the reply's calls at once; results are in the order of the calls. Some may have to wait for a person."""
         prepared = [self.caller.prepare(call) for call in _calls(reply)]
-        results = await in_order([self.caller.make(item) for item in prepared if not item.needs_approval])
+        made = await self.round.make([item for item in prepared if not item.needs_approval])
         requests = tuple(item.request() for item in prepared if item.needs_approval)
-        waiting = PendingApprovals(reply, requests, tuple(results)) if requests else None
-        return Message("tool", results), waiting
+        is_waiting = bool(requests or made.paused)
+        waiting = PendingApprovals(reply, requests, made.results, paused=made.paused) if is_waiting else None
+        return Message("tool", made.results), waiting
+
+    @property
+    def round(self) -> ToolRound:
+        return ToolRound(self.caller, self.session)
 
     def _announce(self, contents: Sequence[Content], finish_reason: str | None = None, role: str = "assistant") -> None:
         if self.emit is not None and (contents or finish_reason):

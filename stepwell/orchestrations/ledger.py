@@ -102,7 +102,14 @@ class MagenticProgressLedger(BaseModel):
 
 
 register_type(MagenticProgressLedgerItem, name="stepwell.MagenticProgressLedgerItem", immutable=True)
-register_type(MagenticProgressLedger, name="stepwell.MagenticProgressLedger", immutable=True)
+register_type(
+    MagenticProgressLedger,
+    name="stepwell.MagenticProgressLedger",
+    # As one value: taken apart it would be six, in every round.
+    encode=MagenticProgressLedger.to_dict,
+    decode=MagenticProgressLedger.from_dict,
+    immutable=True,
+)
 
 
 def ledger_schema(names: Sequence[str]) -> dict[str, Any]:
@@ -172,8 +179,9 @@ def _ledger_object(reply: str) -> dict[str, Any]:
     """The object with most of the five items, the last one if several have as many: models correct themselves."""
     best: dict[str, Any] = {}
     for candidate in objects_in(reply):
-        for item in _with_nested(candidate):
-            known = _normalised(item)
+        whole = _normalised(candidate)
+        for item in (candidate,) if len(whole) == len(ITEMS) else _with_nested(candidate):
+            known = whole if item is candidate else _normalised(item)
             if known and len(known) >= len(best):
                 best = known
     if not best:
@@ -189,9 +197,15 @@ def _with_nested(candidate: dict[str, Any], depth: int = 3) -> list[dict[str, An
 
 def _normalised(candidate: Mapping[str, Any]) -> dict[str, Any]:
     """The items of a ledger under their proper names: `isInLoop`, `Is In Loop` and `is-in-loop` are the same."""
-    squeezed = {item.replace("_", ""): item for item in ITEMS}
-    found = ((squeezed.get(re.sub(r"[^a-z]", "", key.casefold())), value) for key, value in candidate.items())
+    found = ((key if key in ITEMS else _SQUEEZED.get(_squeezed(key)), value) for key, value in candidate.items())
     return {item: value for item, value in found if item is not None}
+
+
+def _squeezed(key: str) -> str:
+    return re.sub(r"[^a-z]", "", key.casefold())
+
+
+_SQUEEZED: Final = {_squeezed(item): item for item in ITEMS}
 
 
 def _unwrapped(value: Any) -> dict[str, Any]:

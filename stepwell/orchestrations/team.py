@@ -18,7 +18,13 @@ UNTOLD = -1
 
 _KEPT = ("ledger", "progress", "heard", "counters", "speaker", "reviews", "starts_over", "stuck", "stopped_by")
 
-register_type(Counters, name="stepwell.MagenticCounters", immutable=True)
+register_type(
+    Counters,
+    name="stepwell.MagenticCounters",
+    encode=lambda c: [c.rounds, c.stalls, c.resets, c.barren],
+    decode=lambda v: Counters(*v),
+    immutable=True,
+)
 register_type(Limit, name="stepwell.MagenticLimit", immutable=True)
 register_type(Replan, name="stepwell.MagenticReplan", immutable=True)
 

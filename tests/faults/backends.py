@@ -12,7 +12,9 @@ from typing import Any
 
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
+from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
+from tests.postgres_server import server
 
 Reached = Callable[[str], None]
 
@@ -92,7 +94,51 @@ SQLITE = Backend(
     around_commits=_around_sqlite_commits,
 )
 
-BACKENDS = {backend.name: backend for backend in (SQLITE,)}
+
+# --- Postgres ---------------------------------------------------------------------------------------------------------
+
+
+def _postgres_place(folder: Path) -> str:
+    """A schema that is not there yet, on the server of this process; workers get to know how to reach both."""
+    return f"{server().fresh_schema()}@{server().dsn}"
+
+
+def _open_postgres(location: str, **options: Any) -> PostgresCheckpointStorage:
+    schema, _, dsn = location.partition("@")
+    return PostgresCheckpointStorage(dsn, schema=schema, **options)
+
+
+def _drop_postgres(store: str) -> None:
+    server().drop(store.partition(":")[2].partition("@")[0])
+
+
+class _PostgresCommits:
+    """Looks on while threads use psycopg: the interpreter tells when its method is called and when it has returned."""
+
+    def __init__(self, reached: Reached) -> None:
+        import psycopg
+
+        self._reached = reached
+        self._execute = psycopg.Connection.execute.__code__
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if frame.f_code is self._execute and event in ("call", "return") and frame.f_locals["query"] == "COMMIT":
+            self._reached("before commit" if event == "call" else "after commit")
+
+
+def _around_postgres_commits(reached: Reached) -> None:
+    threading.setprofile(_PostgresCommits(reached))
+
+
+POSTGRES = Backend(
+    "postgres",
+    _postgres_place,
+    _open_postgres,
+    tear_down=_drop_postgres,
+    around_commits=_around_postgres_commits,
+)
+
+BACKENDS = {backend.name: backend for backend in (SQLITE, POSTGRES)}
 """Those that have to keep the promises."""
 
 

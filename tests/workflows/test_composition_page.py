@@ -23,7 +23,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == re.findall(r"#> (.*)", code)
+    assert done.stdout.splitlines() == re.findall(r"# > (.*)", code)
 
 
 def test_the_pictures_of_the_page_are_there() -> None:

@@ -1,0 +1,93 @@
+"""`journal.jsonl`: one line per call, recorded before its result reaches the program.
+
+Each line bears the generation of its superstep. A checkpoint begins a new one in the same note that saves it, so the
+calls before it are forgotten in that instant, and emptying the file afterwards is mere tidiness.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.storage.file_disk import closing, open_regular, read_from
+from stepwell.checkpointing.storage.file_lines import dumped, lines, loaded, sealed
+from stepwell.checkpointing.storage.file_record import JOURNAL, RunRecord
+from stepwell.errors import CheckpointDamaged
+
+_FIELDS = frozenset(CallRecord.__dataclass_fields__)
+
+
+def call_line(record: RunRecord, row: CallRecord | None, dropped: Sequence[str]) -> bytes:
+    data: dict[str, object] = {"g": record.calls}
+    if dropped:
+        data["drop"] = list(dropped)
+    if row is not None:
+        data["call"] = {name: value for name, value in asdict(row).items() if value is not None}
+    return sealed("call", dumped(data), record.birth.salt)
+
+
+def read_journal(record: RunRecord) -> tuple[tuple[CallRecord, ...], int]:
+    """The calls that count, in the order in which they were first recorded, and where the last whole line ends."""
+    calls: dict[str, CallRecord] = {}
+    end = 0
+    for number, line in enumerate(lines(_content(record.path.with_name(JOURNAL)), record.birth.salt), 1):
+        end = line.end
+        try:
+            if line.kind != "call":
+                raise ValueError("it does not match its checksum")
+            data = loaded(line.payload)
+            if _generation(data) == record.calls:
+                _fold(calls, data)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            good = record.newest.checkpoint_id if record.newest else None
+            raise CheckpointDamaged(f"journal of run {record.run_id}, line {number}", str(error), good) from error
+    return tuple(calls.values()), end
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with closing(open_regular(path, os.O_RDONLY)) as descriptor:
+            return read_from(descriptor)
+    except FileNotFoundError:
+        return b""
+
+
+def _generation(data: dict[str, object]) -> int:
+    generation = data["g"]
+    if type(generation) is not int:
+        raise ValueError("it is of no superstep")
+    return generation
+
+
+def _fold(calls: dict[str, CallRecord], data: dict[str, object]) -> None:
+    dropped, call = data.get("drop", []), data.get("call")
+    if not isinstance(dropped, list):
+        raise ValueError("it drops something unreadable")
+    for call_id in dropped:
+        calls.pop(call_id, None)
+    if call is not None:
+        row = _parsed(call)
+        calls[row.call_id] = row
+
+
+def _parsed(call: object) -> CallRecord:
+    if not isinstance(call, dict) or not _FIELDS.issuperset(call):
+        raise ValueError("it is not a call")
+    texts = [call.get(name) for name in ("call_id", "scope", "name", "request_hash", "request_preview", "started_at")]
+    optional = [call.get(name) for name in ("result", "error")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("it lacks something")
+    if not all(text is None or isinstance(text, str) for text in optional):
+        raise ValueError("its result can't be read")
+    if not isinstance(call.get("usage"), dict | None) or call.get("verdict") not in (None, "retry", "fail"):
+        raise ValueError("its usage or verdict can't be read")
+    return CallRecord(**call)
+
+
+def empty(record: RunRecord) -> None:
+    """Forget what is forgotten already; not durable, and not needed to be."""
+    with closing(open_regular(record.path.with_name(JOURNAL), os.O_RDWR | os.O_CREAT)) as descriptor:
+        os.ftruncate(descriptor, 0)

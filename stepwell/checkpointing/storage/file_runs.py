@@ -1,0 +1,157 @@
+"""The runs as the writer thread knows them, brought up to date whenever their lock is taken.
+
+Here is what makes good a crash: see `file_plan.py` for the order of writing that it relies on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from stepwell.checkpointing.storage.file_disk import Layout, closing, open_regular, sync_folder
+from stepwell.checkpointing.storage.file_index import Entry, Index
+from stepwell.checkpointing.storage.file_journal import read_journal
+from stepwell.checkpointing.storage.file_reading import checkpoint_file, content_of
+from stepwell.checkpointing.storage.file_record import Changed, RunRecord, Saved, read_record
+from stepwell.errors import CheckpointDamaged
+
+logger = logging.getLogger(__name__)
+
+
+class Runs:
+    """Records of the runs that are held here, and of those just being looked at."""
+
+    def __init__(self, layout: Layout, index: Index) -> None:
+        self._layout = layout
+        self._index = index
+        self._known: dict[str, RunRecord] = {}
+        self._held: set[str] = set()
+        self._n = 0
+        self.journal_end: dict[str, int] = {}
+        self.to_sweep: set[str] = set()
+        self.untold: list[Entry] = []
+        """Saves that a crash kept from the index."""
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def origin(self, run_id: str) -> str | None:
+        """The family of a run, as far as that can be told without its lock."""
+        record = self._read(run_id)
+        return None if record is None else record.birth.origin
+
+    def get(self, run_id: str) -> RunRecord | None:
+        """The run as it stands; the caller has its lock."""
+        record = self._read(run_id)
+        if record is None:
+            return None
+        if record.last_saved is not None and not record.is_damaged:
+            record = self._settled(record, record.last_saved)
+        if self._index.last_of(record.key) > record.n:
+            good = record.newest.checkpoint_id if record.newest else None
+            raise CheckpointDamaged(f"run {run_id}", "its last lines are missing", good)
+        return record
+
+    def _read(self, run_id: str) -> RunRecord | None:
+        record = self._known.get(run_id)
+        try:
+            if record is None:
+                record = read_record(self._layout.run(run_id), run_id)
+            else:
+                record.refresh()
+        except FileNotFoundError:
+            self._known.pop(run_id, None)
+            return None
+        except Changed:
+            del self._known[run_id]
+            return self._read(run_id)
+        self._known[run_id] = record
+        return record
+
+    def keeping(self, checkpoint_id: str) -> RunRecord | None:
+        """The run that the file of this checkpoint names, if it does keep it."""
+        found = checkpoint_file(self._layout, checkpoint_id)
+        record = self._read(found[1]) if found is not None else None
+        return record if record is not None and checkpoint_id in record.saved else None
+
+    def next_n(self, record: RunRecord) -> int:
+        """Later than every save that was acknowledged before this one began."""
+        self._n = max(self._n, self._index.n, record.n) + 1
+        return self._n
+
+    # --- after a crash -----------------------------------------------------------------------------------------------
+
+    def _settled(self, record: RunRecord, saved: Saved) -> RunRecord:
+        """The last line of a record is a checkpoint; if its writer died, finish what it began, or undo it."""
+        if self._index.last_of(record.key) >= saved.n:
+            record.last_saved = None
+            return record
+        try:
+            content_of(self._layout, saved, record.key)
+        except CheckpointDamaged as damage:
+            # Never acknowledged, for the index has not heard of it.
+            logger.warning("run %r: checkpoint %r was never finished: %s", record.run_id, saved.checkpoint_id, damage.problem)
+            return self._cut(record)
+        temporary, target = self._layout.temporary(saved.checkpoint_id), self._layout.checkpoint(saved.checkpoint_id)
+        if temporary.exists():
+            if self._is_that(temporary, saved, record.key):
+                temporary.rename(target)
+            else:
+                temporary.unlink()
+        sync_folder(self._layout.root)
+        self.untold.append(
+            Entry(saved.n, record.key, record.run_id, record.birth.workflow_name, saved.checkpoint_id)
+        )
+        record.last_saved = None
+        return record
+
+    def _is_that(self, temporary: os.PathLike[str], saved: Saved, key: int) -> bool:
+        from pathlib import Path
+
+        from stepwell.checkpointing.storage.file_disk import open_in_root, read_from
+        from stepwell.checkpointing.storage.file_json import parse_checkpoint
+
+        with closing(open_in_root(Path(temporary), os.O_RDONLY)) as descriptor:
+            try:
+                stored, _ = parse_checkpoint(saved.checkpoint_id, read_from(descriptor))
+            except CheckpointDamaged:
+                return False
+        return (stored.run_key, stored.root.digest) == (key, saved.digest)
+
+    def _cut(self, record: RunRecord) -> RunRecord:
+        with closing(open_regular(record.path, os.O_RDWR)) as descriptor:
+            os.ftruncate(descriptor, record.last_note)
+            os.fsync(descriptor)
+        del self._known[record.run_id]
+        again = read_record(record.path.parent, record.run_id)
+        again.last_saved = None
+        self._known[record.run_id] = again
+        return again
+
+    # --- remembering -------------------------------------------------------------------------------------------------
+
+    def hold(self, record: RunRecord, journal_end: int) -> None:
+        self._known[record.run_id] = record
+        self._held.add(record.run_id)
+        self.journal_end[record.run_id] = journal_end
+
+    def forget(self, run_id: str) -> None:
+        """Nobody here holds it any more."""
+        self._held.discard(run_id)
+        self._known.pop(run_id, None)
+        self.journal_end.pop(run_id, None)
+
+    def tidy(self) -> None:
+        """Let go of what was only looked at."""
+        for run_id in self._known.keys() - self._held:
+            del self._known[run_id]
+
+    def doubt(self, run_id: str) -> None:
+        """A write failed half-way: what is in the file has to be looked at again."""
+        self._known.pop(run_id, None)
+
+    def cut_journal(self, run_id: str, end: int) -> None:
+        """Lines from here on were not written."""
+        self.journal_end[run_id] = min(self.journal_end.get(run_id, end), end)
+
+    def sweep_later(self, run_id: str) -> None:
+        self.to_sweep.add(run_id)
