@@ -48,12 +48,12 @@ def picture(
     for name, (length, curve) in supersteps.items():
         time_axes.plot([length * (index + 0.5) / len(curve) for index in range(len(curve))], curve, label=name)
     for name, by_length in sizes.items():
-        size_axes.plot(list(by_length), [size / 1e6 for size in by_length.values()], marker="o", label=name)
+        size_axes.plot(list(by_length), [size / 1e6 for size in by_length.values()], marker="o")
     time_axes.set(xlabel="superstep", ylabel="µs per superstep", yscale="log", title="+1 KB of chat per superstep")
     size_axes.set(xlabel="supersteps", ylabel="MB on disk", xscale="log", yscale="log", title="bytes on disk")
     for axes in (time_axes, size_axes):
         axes.grid(visible=True, alpha=0.3)
-        axes.legend()
-    figure.tight_layout()
+    figure.legend(*time_axes.get_legend_handles_labels(), loc="lower center", ncols=len(supersteps))
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(path, dpi=120)
     return True

@@ -127,9 +127,9 @@ def chat(bench: Bench) -> None:
     found = {length: _chat_of(bench, length) for length in map(bench.scaled, LENGTHS)}
     for length, outcomes in found.items():
         bench.table(
-            f"+1 KB of chat per superstep, last tenth of {length}",
+            f"+1 KB of chat per superstep, {length} of them",
             "µs per superstep",
-            bests(outcomes, "last_us"),
+            bests(outcomes, "typical_us"),
             reference=RAW,
             targets={OURS: 2.5},
             notes=_growth_notes(outcomes),
@@ -151,7 +151,7 @@ def _growth_notes(outcomes: Outcomes) -> dict[str, str]:
         for name in outcomes
         if first[name] and last[name]
     }
-    return remarks(outcomes, "last_us", notes)
+    return remarks(outcomes, "typical_us", notes)
 
 
 def _chat_is_flat(bench: Bench, found: Mapping[int, Outcomes]) -> None:

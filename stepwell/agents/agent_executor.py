@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.agents.agent import Agent, SupportsAgentRun
 from stepwell.agents.calls import journalled_request
-from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, Message, as_messages
+from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, Message, add_usage_details, as_messages
 from stepwell.agents.content import Content
 from stepwell.agents.session import AgentSession
+from stepwell.agents.teams import answers_taken_by, missing_in, workflows_behind
+from stepwell.agents.workflow_agent import WorkflowAgent
+from stepwell.agents.workflow_memory import open_requests
 from stepwell.checkpointing.checkpoint import RESERVED_STATE_KEYS
 from stepwell.checkpointing.codec import Codec
 from stepwell.checkpointing.journal import CallTicket, durable_call
 from stepwell.checkpointing.registry import register_type
 from stepwell.errors import MissingState, WorkflowValidationError
-from stepwell.workflows.context import WorkflowContext, run_kwargs
-from stepwell.workflows.executor import Executor, handler, response_handler
+from stepwell.workflows.context import WorkflowContext, derived_id, run_kwargs
+from stepwell.workflows.executor import Executor, HandlerSpec, handler, response_handler
+from stepwell.workflows.message import ResponseMessage
 from stepwell.workflows.typing import fits
 
 if TYPE_CHECKING:
     from stepwell.retry import RetryPolicy
+    from stepwell.workflows.graph import Graph
 
 _ABSENT: Any = object()
 
@@ -66,6 +71,8 @@ class AgentExecutor(Executor):
     """An agent in a workflow. Its session, what it has heard, and approvals it waits for are in every checkpoint.
 
     Each model call and each tool call of an `Agent` is recorded by itself; any other agent is recorded as one call.
+    A workflow that is used as an agent, here or behind a tool, runs inside this one: its calls are recorded by
+    themselves, its state is in the session, and what it asks a person is asked by this workflow, in its own types.
 
     With an `input_key` the agent is asked what the shared state holds under it, and the message that arrives only says
     when. With an `output_key` the text of its reply is written there. `build` checks that what is read is written.
@@ -106,6 +113,21 @@ class AgentExecutor(Executor):
         self._conversation: list[Message] = []
         self._answers: list[Content] = []
         self._must_reply = False
+        self._asked: dict[str, str] = {}
+        """Contents that wait for a person, and the requests that teams asked them by."""
+        self._responses: dict[str, Any] = {}
+        self._partial: list[AgentResponse] = []
+        """What a turn that waits for a person has come to so far."""
+        self._teams = workflows_behind(agent)
+        self._specs = (*super().specs, *answers_taken_by(agent)) if self._teams else super().specs
+
+    @property
+    def specs(self) -> tuple[HandlerSpec, ...]:
+        return self._specs
+
+    @property
+    def inner_graph(self) -> Graph | None:
+        return self.agent.workflow.graph if isinstance(self.agent, WorkflowAgent) else None
 
     @property
     def state_reads(self) -> tuple[str, ...]:
@@ -176,18 +198,39 @@ class AgentExecutor(Executor):
         ctx: WorkflowContext[AgentExecutorResponse, AgentResponse],
     ) -> None:
         """A person decided about a tool call; once all of the turn's are decided, it goes on."""
-        if isinstance(answer, bool):
-            answer = request.to_function_approval_response(answer)
-        self._answers.append(answer)
-        pending = self._session.pending_approvals
-        if pending is None or len(self._answers) >= len(pending.undecided):
-            answers, self._answers = self._answers, []
-            await self._turn([Message("user", answers)], ctx)
+        approved = answer if isinstance(answer, bool) else bool(answer.approved)
+        self._answers.append(request.to_function_approval_response(approved))
+        self._asked.pop(str(request.id), None)
+        await self._go_on(ctx)
+
+    async def _respond(self, message: ResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
+        """An answer to what a team asked goes to it as it is; any other is a decision about a tool call."""
+        asked = {request_id: content_id for content_id, request_id in self._asked.items()}
+        content_id = asked.get(message.request.request_id)
+        if content_id is None:
+            await super()._respond(message, ctx)
+            return
+        inner = open_requests(self._session)[content_id]
+        self._responses[inner.request_id] = message.response
+        del self._asked[content_id]
+        await self._go_on(ctx)
+
+    async def _go_on(self, ctx: WorkflowContext[Any, Any]) -> None:
+        """With the answers, when there are enough of them: a model needs all of its turn's, a team takes each."""
+        if self._asked and not isinstance(self.agent, WorkflowAgent):
+            return
+        answers, self._answers = self._answers, []
+        responses, self._responses = self._responses, {}
+        await self._turn([Message("user", answers)] if answers else [], ctx, responses)
 
     # --- the turn ----------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_waiting(self) -> bool:
+        return bool(self._asked or self._session.pending_approvals)
+
     async def _reply(self, ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]) -> None:
-        if self._session.pending_approvals is not None:
+        if self._is_waiting:
             self._must_reply = True  # After the decision: a turn that waits for a person is not talked over.
             return
         heard, self._unheard = self._unheard, []
@@ -197,13 +240,40 @@ class AgentExecutor(Executor):
         await self._turn(heard, ctx)
 
     async def _turn(
-        self, messages: Sequence[Message], ctx: WorkflowContext[AgentExecutorResponse, AgentResponse]
+        self,
+        messages: Sequence[Message],
+        ctx: WorkflowContext[Any, Any],
+        responses: Mapping[str, Any] | None = None,
     ) -> None:
-        response = await self._ask(list(messages), ctx)
+        response = await self._ask(list(messages), ctx, responses or {})
         if response.user_input_requests:
-            for request in response.user_input_requests:
-                await ctx.request_info(request, Content | bool)
+            await self._pass_on(response, ctx)
             return
+        partial, self._partial = self._partial, []
+        await self._said(_whole([*partial, response]) if partial else response, ctx)
+
+    async def _pass_on(self, response: AgentResponse, ctx: WorkflowContext[Any, Any]) -> None:
+        """Ask the outside what the agent asks: a team's requests as they are, a tool call as the content it is."""
+        if isinstance(self.agent, WorkflowAgent):
+            self._partial.append(_without_requests(response))
+        found = open_requests(self._session)
+        for content in response.user_input_requests:
+            content_id = str(content.id)
+            if content_id in self._asked:
+                continue  # It was asked before and waits for its answer.
+            request = found.get(content_id)
+            if request is None:
+                self._asked[content_id] = ""
+                await ctx.request_info(content, Content | bool)
+                continue
+            name = request.request_id
+            if ctx.is_request_id_taken(name):  # Chosen by the program, twice: by two teams, or by one that forgot.
+                name = derived_id(name, ctx.run_id, ctx.scope_id, content_id)
+            self._asked[content_id] = name
+            ctx.relay_request(replace(request, request_id=name))
+
+    async def _said(self, response: AgentResponse, ctx: WorkflowContext[Any, Any]) -> None:
+        """The turn is over: yield the reply, and send it on."""
         self._conversation += response.messages
         if self._output_key is not None:
             ctx.set_state(self._output_key, response.text)
@@ -217,7 +287,18 @@ class AgentExecutor(Executor):
             self._must_reply = False
             await self._reply(ctx)
 
-    async def _ask(self, messages: list[Message], ctx: WorkflowContext[Any, Any]) -> AgentResponse:
+    def _forget(self) -> None:
+        """Begin anew, as if nobody had said anything."""
+        self._session = self.agent.create_session()
+        self._conversation, self._unheard, self._partial = [], [], []
+        self._answers, self._responses, self._asked = [], {}, {}
+        self._must_reply = False
+
+    async def _ask(
+        self, messages: list[Message], ctx: WorkflowContext[Any, Any], responses: Mapping[str, Any]
+    ) -> AgentResponse:
+        if isinstance(self.agent, WorkflowAgent):
+            return await self._run(self.agent, messages, ctx, {"session": self._session, "responses": responses})
         if isinstance(self.agent, Agent):
             kwargs = run_kwargs.get()
             arguments: dict[str, Any] = {
@@ -226,6 +307,7 @@ class AgentExecutor(Executor):
                 "call_key": "turn",
                 "function_invocation_kwargs": kwargs.function_invocation,
                 "client_kwargs": kwargs.client,
+                "responses": responses,
             }
             return await self._run(self.agent, messages, ctx, arguments)
         return await self._ask_foreign(messages, ctx)
@@ -304,7 +386,11 @@ class AgentExecutor(Executor):
             "unheard": self._unheard,
             "answers": self._answers,
             "must_reply": self._must_reply,
+            **{name: kept for name, kept in self._waiting_for().items() if kept},
         }
+
+    def _waiting_for(self) -> dict[str, Any]:
+        return {"asked": self._asked, "responses": self._responses, "partial": self._partial}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         self._session = state["session"]
@@ -312,10 +398,32 @@ class AgentExecutor(Executor):
         self._unheard = list(state["unheard"])
         self._answers = list(state["answers"])
         self._must_reply = state["must_reply"]
+        self._asked = dict(state.get("asked", ()))
+        self._responses = dict(state.get("responses", ()))
+        self._partial = list(state.get("partial", ()))
+
+    def missing_for(self, kept: Any) -> Iterable[str]:
+        session = (kept or {}).get("session")
+        for problem in missing_in(session, self._teams) if isinstance(session, AgentSession) else ():
+            yield f"inside {self.id!r}, {problem}"
 
 
 def _is_tool_noise(message: Message) -> bool:
     """Calls and results are one agent's business; providers also refuse results whose calls they do not see."""
     return message.role == "tool" or (
         bool(message.contents) and all(c.type in ("function_call", "usage") for c in message.contents)
+    )
+
+
+def _without_requests(response: AgentResponse) -> AgentResponse:
+    """What was said before the agent had to ask."""
+    said = [m for m in response.messages if not any(content.user_input_request for content in m.contents)]
+    return replace(response, messages=said)
+
+
+def _whole(parts: Sequence[AgentResponse]) -> AgentResponse:
+    """A turn that paused, as one response."""
+    messages = [message for part in parts for message in part.messages]
+    return replace(
+        parts[-1], messages=messages, usage_details=add_usage_details(*(part.usage_details for part in parts))
     )

@@ -53,7 +53,7 @@ class AgentTool(FunctionTool):
 
     async def _answered(self, resumed: ResumedCall) -> AgentResponse:
         # An agent that knows nothing of typed responses is never given any: it asks by contents alone.
-        typed = {"responses": resumed.responses} if resumed.responses else {}
+        typed: dict[str, Any] = {"responses": resumed.responses} if resumed.responses else {}
         said = [Message("user", resumed.answers)] if resumed.answers else []
         response: AgentResponse = await self.agent.run(said, session=resumed.session, **typed)
         return response

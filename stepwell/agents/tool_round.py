@@ -51,12 +51,13 @@ class ToolRound:
         rest = tuple(decision for decision in decisions if decision.id not in taken)
         unknown = set(responses) - {name for one in resumed.values() for name in one.responses}
         if unknown:
-            raise UnknownApproval(sorted(unknown)[0], tuple(str(request.id) for request in pending.undecided))
+            raise UnknownApproval(min(unknown), tuple(str(request.id) for request in pending.undecided))
         if not resumed:
             return TakenUp(pending, rest)
-        calls = {content.call_id: content for content in pending.reply.contents if content.type == "function_call"}
-        outcomes = await in_order([self._attempt(self.caller.prepare(calls[k]), one) for k, one in resumed.items()])
-        made = self._sorted(outcomes)
+        calls = _calls_of(pending)
+        made = self._sorted(
+            await in_order([self._attempt(self.caller.prepare(calls[k]), one) for k, one in resumed.items()])
+        )
         pending = pending.with_outcomes(made.results, made.paused)
         assert self.session is not None
         # Kept at once: what was answered and done must not be answered again, should the rest of the turn fail.
@@ -97,3 +98,10 @@ class ToolRound:
     def _sorted(self, outcomes: Sequence[Content | PausedCall]) -> Made:
         results = tuple(outcome for outcome in outcomes if isinstance(outcome, Content))
         return Made(results, tuple(outcome for outcome in outcomes if isinstance(outcome, PausedCall)))
+
+
+def _calls_of(pending: PendingApprovals) -> dict[str, Content]:
+    """The calls of the reply; those that were approved with the arguments that a person saw."""
+    approved = (request.function_call for request in pending.requests)
+    contents = (*pending.reply.contents, *(call for call in approved if call is not None))
+    return {str(content.call_id): content for content in contents if content.type == "function_call"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +143,7 @@ def requests_shown(requests: Iterable[tuple[str, str, Any]]) -> tuple[list[Messa
     return messages, tuple(asked.items())
 
 
-def request_contents(request_id: str, data: Any, *, taken: Iterable[str] = ()) -> tuple[Content, ...]:
+def request_contents(request_id: str, data: Any, *, taken: Container[object] = ()) -> tuple[Content, ...]:
     """A pending request as something a user of agents knows: the approval itself, or a call of `request_info`."""
     if isinstance(data, Content) and data.user_input_request and data.function_call is not None:
         # Two agents at work side by side may number their calls alike.

@@ -9,6 +9,7 @@ from stepwell.checkpointing.codec import OpaqueValue
 from stepwell.checkpointing.journal import CallInDoubt, CallVerdict
 from stepwell.checkpointing.registry import register_type
 from stepwell.checkpointing.retention import FULL_HISTORY, LATEST_ONLY, Retention, keep_last
+from stepwell.checkpointing.storage.file import FileCheckpointStorage
 from stepwell.checkpointing.storage.memory import InMemoryCheckpointStorage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage, PendingSummary, RunInfo
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
@@ -22,6 +23,7 @@ __all__ = [
     "CallInDoubt",
     "CallVerdict",
     "CheckpointStorage",
+    "FileCheckpointStorage",
     "InMemoryCheckpointStorage",
     "OpaqueValue",
     "PendingRequest",

@@ -124,6 +124,8 @@ class ValueMemory:
         self.digests: dict[int, bytes] = {}
         self.by_digest: dict[bytes, int] = {}
         self.by_identity: dict[int, tuple[Any, int]] = {}
+        self.small: dict[int, tuple[Any, Any]] = {}
+        """Immutable values too small for a node, with what they are encoded as."""
         self.by_image: dict[bytes, int] = {}
         self.by_children: dict[tuple[int, ...], int] = {}
         self.prefixes: dict[int, list[_Prefix]] = {}
@@ -145,12 +147,13 @@ class ValueMemory:
 
     def tidy(self) -> None:
         """Let go of values that may have left the state long ago."""
-        if len(self.by_identity) + len(self.by_image) > self._limit:
+        if len(self.by_identity) + len(self.small) + len(self.by_image) > self._limit:
             self._forget_shortcuts()
             self._limit = 4096 + 2 * len(self.digests)
 
     def _forget_shortcuts(self) -> None:
         self.by_identity.clear()
+        self.small.clear()
         self.by_image.clear()
         self.by_children.clear()
         self.prefixes.clear()
@@ -197,6 +200,9 @@ class ValueEncoder(TreeEncoder):
         known = self.memory.by_identity.get(id(value))
         if known is not None:
             return {TAG: self._refer(known[1])}
+        small = self.memory.small.get(id(value))
+        if small is not None:
+            return small[1]
         # What is stored once anyway need not be cut up; only immutable records inside it are shared.
         self._inside_record += 1
         try:
@@ -204,6 +210,7 @@ class ValueEncoder(TreeEncoder):
         finally:
             self._inside_record -= 1
         if not refs and len(text) < 96:
+            self.memory.small[id(value)] = (value, tree)
             return tree
         node_id = self._store(text, refs)
         self.memory.by_identity[id(value)] = (value, node_id)

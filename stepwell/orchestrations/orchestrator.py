@@ -191,7 +191,7 @@ class MagenticOrchestrator(Executor):
             before_replan=before_replan,
             reviews_left=None if limit is None else max(0, limit - state.reviews),
             # The engine would derive one too, but the payload has to carry the same.
-            request_id=derived_id("plan", ctx.run_id, self.id, str(ctx.superstep)),
+            request_id=derived_id("plan", ctx.run_id, ctx.scope_id),
         )
         await ctx.request_info(request, MagenticPlanReviewResponse, request_id=request.request_id)
 

@@ -87,8 +87,7 @@ class AgentParticipant(AgentExecutor):
     @handler
     async def on_told(self, told: GroupChatParticipantMessage, ctx: WorkflowContext[GroupChatResponseMessage]) -> None:
         if told.reset:
-            self._session = self.agent.create_session()
-            self._conversation, self._unheard = [], []
+            self._forget()
         self._unheard += told.messages
 
     @handler
@@ -104,12 +103,7 @@ class AgentParticipant(AgentExecutor):
         heard, self._unheard = self._unheard, []
         await self._turn(heard, ctx)
 
-    async def _turn(self, messages: Sequence[Message], ctx: WorkflowContext[Any, Any]) -> None:
-        response = await self._ask(list(messages), ctx)
-        if response.user_input_requests:
-            for request in response.user_input_requests:
-                await ctx.request_info(request, Content | bool)
-            return
+    async def _said(self, response: AgentResponse, ctx: WorkflowContext[Any, Any]) -> None:
         if ctx.is_streaming():
             ctx.yield_shown(response)
         else:

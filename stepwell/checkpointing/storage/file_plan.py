@@ -15,6 +15,7 @@ and replacing a checkpoint never leaves a moment in which neither the old nor th
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepwell.checkpointing.storage.file_disk import closing, open_in_root, open_regular, sync_folder, write_all
+from stepwell.checkpointing.storage.file_disk import open_in_root, open_regular, sync_folder, write_all
 from stepwell.checkpointing.storage.file_index import Entry
 
 logger = logging.getLogger(__name__)
@@ -38,22 +39,23 @@ class Append:
     end: int
     data: bytes
     descriptor: int = -1
-    grown: int = 0
 
     def begin(self) -> None:
         self.descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT)
-        if os.fstat(self.descriptor).st_size != self.end:
+        size = os.fstat(self.descriptor).st_size
+        if size < self.end:
+            raise OSError(errno.EIO, "the file is shorter than what was written to it", str(self.path))
+        if size > self.end:
             # What a crash or a full disk left of an unfinished line must not become the beginning of this one.
             os.ftruncate(self.descriptor, self.end)
         if self.end and os.pread(self.descriptor, 1, self.end - 1) != b"\n":
             self.data = b"\n" + self.data
         os.lseek(self.descriptor, self.end, os.SEEK_SET)
         write_all(self.descriptor, self.data)
-        self.grown = len(self.data)
 
     def undo(self) -> None:
         """Cut off what was added, and see that it stays cut off."""
-        if self.descriptor >= 0:
+        if self.descriptor >= 0 and os.fstat(self.descriptor).st_size > self.end:
             os.ftruncate(self.descriptor, self.end)
             os.fsync(self.descriptor)
 
@@ -85,6 +87,8 @@ class Plan:
     temporaries: list[Temporary] = field(default_factory=list)
     folder: tuple[Path, Path] | None = None
     """A folder that was prepared elsewhere, and its place."""
+    prepared: list[int] = field(default_factory=list)
+    """Descriptors of that folder and of what is in it."""
     entry: Entry | None = None
     effects: list[Callable[[], object]] = field(default_factory=list)
     on_failure: list[Callable[[], object]] = field(default_factory=list)
@@ -93,7 +97,7 @@ class Plan:
     @property
     def descriptors(self) -> list[int]:
         files = [*self.appends, *self.temporaries]
-        return [file.descriptor for file in files if file.descriptor >= 0]
+        return [*self.prepared, *(file.descriptor for file in files if file.descriptor >= 0)]
 
     @property
     def folders(self) -> set[Path]:
@@ -146,7 +150,12 @@ class Syncing:
         """Make the files of these durable; those that can't be, fail."""
         work = [(plan, descriptor) for plan in plans for descriptor in plan.descriptors]
         outcomes = self._all(os.fsync, [descriptor for _, descriptor in work])
-        for (plan, _), error in zip(work, outcomes, strict=True):
+        failed = {id(plan): error for (plan, _), error in zip(work, outcomes, strict=True) if error is not None}
+        spoilt = {file.path: failed[id(plan)] for plan in plans if id(plan) in failed for file in plan.appends}
+        for plan in reversed(plans):
+            # Lines that follow a line which is cut off are cut off with it.
+            shared = next((spoilt[file.path] for file in plan.appends if file.path in spoilt), None)
+            error = failed.get(id(plan)) or shared
             if error is not None and not plan.failed:
                 plan.fail(error)
 
@@ -173,10 +182,13 @@ def _attempt(sync: Callable[[Any], None], item: Any) -> OSError | None:
     return None
 
 
-def written_folder(folder: Path, name: str, data: bytes) -> None:
-    """A new folder with one file in it, both durable once their place is."""
+def prepare_folder(folder: Path, name: str, data: bytes) -> list[int]:
+    """A new folder with one file in it; the descriptors of both, to be made durable."""
     folder.mkdir(mode=0o700)
-    with closing(open_regular(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as descriptor:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    sync_folder(folder)
+    file = open_regular(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        write_all(file, data)
+        return [file, os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    except BaseException:
+        os.close(file)
+        raise

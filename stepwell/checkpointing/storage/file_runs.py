@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
-from stepwell.checkpointing.storage.file_disk import Layout, closing, open_regular, sync_folder
+from stepwell.checkpointing.storage.file_disk import (
+    Layout,
+    closing,
+    open_in_root,
+    open_regular,
+    read_from,
+    sync_folder,
+)
 from stepwell.checkpointing.storage.file_index import Entry, Index
-from stepwell.checkpointing.storage.file_journal import read_journal
-from stepwell.checkpointing.storage.file_reading import checkpoint_file, content_of
+from stepwell.checkpointing.storage.file_json import parse_checkpoint
+from stepwell.checkpointing.storage.file_reading import checkpoint_file
 from stepwell.checkpointing.storage.file_record import Changed, RunRecord, Saved, read_record
 from stepwell.errors import CheckpointDamaged
 
@@ -82,40 +90,39 @@ class Runs:
 
     def _settled(self, record: RunRecord, saved: Saved) -> RunRecord:
         """The last line of a record is a checkpoint; if its writer died, finish what it began, or undo it."""
-        if self._index.last_of(record.key) >= saved.n:
-            record.last_saved = None
-            return record
-        try:
-            content_of(self._layout, saved, record.key)
-        except CheckpointDamaged as damage:
-            # Never acknowledged, for the index has not heard of it.
-            logger.warning("run %r: checkpoint %r was never finished: %s", record.run_id, saved.checkpoint_id, damage.problem)
-            return self._cut(record)
-        temporary, target = self._layout.temporary(saved.checkpoint_id), self._layout.checkpoint(saved.checkpoint_id)
-        if temporary.exists():
-            if self._is_that(temporary, saved, record.key):
-                temporary.rename(target)
-            else:
-                temporary.unlink()
-        sync_folder(self._layout.root)
-        self.untold.append(
-            Entry(saved.n, record.key, record.run_id, record.birth.workflow_name, saved.checkpoint_id)
-        )
+        if self._index.last_of(record.key) < saved.n:
+            target, temporary = self._versions(record, saved)
+            if temporary is saved:
+                self._layout.temporary(saved.checkpoint_id).rename(self._layout.checkpoint(saved.checkpoint_id))
+                sync_folder(self._layout.root)
+            elif target is None:
+                # The file never got its name, and the index has not heard of it: nobody was told that it is saved.
+                logger.warning("run %r: checkpoint %r was not finished", record.run_id, saved.checkpoint_id)
+                return self._cut(record)
+            workflow = record.birth.workflow_name
+            self.untold.append(Entry(saved.n, record.key, record.run_id, workflow, saved.checkpoint_id))
         record.last_saved = None
         return record
 
-    def _is_that(self, temporary: os.PathLike[str], saved: Saved, key: int) -> bool:
-        from pathlib import Path
+    def _versions(self, record: RunRecord, saved: Saved) -> tuple[Saved | str | None, Saved | None]:
+        """What is in the checkpoint's file and what in its temporary one.
 
-        from stepwell.checkpointing.storage.file_disk import open_in_root, read_from
-        from stepwell.checkpointing.storage.file_json import parse_checkpoint
+        None stands for nothing, or for another version than the one the last note names; a file that has its name and
+        can't be read was whole once, and is damaged.
+        """
+        target: Saved | str | None = self._version(self._layout.checkpoint(saved.checkpoint_id), record, saved)
+        temporary = self._version(self._layout.temporary(saved.checkpoint_id), record, saved)
+        return target, temporary if isinstance(temporary, Saved) else None
 
-        with closing(open_in_root(Path(temporary), os.O_RDONLY)) as descriptor:
-            try:
+    def _version(self, path: Path, record: RunRecord, saved: Saved) -> Saved | str | None:
+        try:
+            with closing(open_in_root(path, os.O_RDONLY)) as descriptor:
                 stored, _ = parse_checkpoint(saved.checkpoint_id, read_from(descriptor))
-            except CheckpointDamaged:
-                return False
-        return (stored.run_key, stored.root.digest) == (key, saved.digest)
+        except FileNotFoundError:
+            return None
+        except CheckpointDamaged:
+            return "damaged"
+        return saved if (stored.run_key, stored.root.digest) == (record.key, saved.digest) else None
 
     def _cut(self, record: RunRecord) -> RunRecord:
         with closing(open_regular(record.path, os.O_RDWR)) as descriptor:

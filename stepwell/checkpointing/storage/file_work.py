@@ -6,7 +6,6 @@ done raises; what it wants written is a `Plan`.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,8 +17,7 @@ from stepwell.checkpointing.storage import file_journal as journal
 from stepwell.checkpointing.storage.file_disk import Layout, remove_folder
 from stepwell.checkpointing.storage.file_index import Entry
 from stepwell.checkpointing.storage.file_json import checkpoint_bytes
-from stepwell.checkpointing.storage.file_plan import Append, Plan, Temporary, written_folder
-from stepwell.checkpointing.storage.file_reading import checkpoint_file
+from stepwell.checkpointing.storage.file_plan import Append, Plan, Temporary, prepare_folder
 from stepwell.checkpointing.storage.file_record import JOURNAL, RECORD, Birth, Note, RunRecord, Saved, value_line
 from stepwell.checkpointing.storage.file_runs import Runs
 from stepwell.checkpointing.storage.file_seats import Seats
@@ -47,9 +45,7 @@ from stepwell.checkpointing.storage.sqlite_jobs import (
     SaveCheckpoint,
     Seat,
 )
-from stepwell.errors import AlreadyAnswered, CheckpointDamaged, RunTakenOver, UnknownRequest, UnknownRun
-
-logger = logging.getLogger(__name__)
+from stepwell.errors import AlreadyAnswered, RunTakenOver, UnknownRequest, UnknownRun
 
 _SPARED_BYTES = 64 * 1024
 """A record may hold this much that is not needed any more, and as much as is, before it is worth writing it anew."""
@@ -121,7 +117,7 @@ class Work:
         if birth.ancestors:
             own = (birth.key, birth.run_id)
             add_members(self._layout, birth.origin, [*birth.ancestors, own])
-        written_folder(folder, RECORD, birth.line() + note.line(1, birth))
+        plan.prepared = prepare_folder(folder, RECORD, birth.line() + note.line(1, birth))
         # Two who create the same run at once: the second rename finds a folder with something in it, and fails.
         plan.folder = (folder, self._layout.run(birth.run_id))
         plan.then(partial(self._hold_new, job.seat, birth.run_id))

@@ -248,7 +248,7 @@ class RecordingStorage(ABC):
         return None if stored is None else self._decoded(stored, known_types, strict=False)
 
     def _newest_good(self, workflow_name: str | None, run_id: str | None) -> WorkflowCheckpoint | None:
-        for row in reversed(self._headers(workflow_name, run_id)):
+        for row in reversed(self._readable(workflow_name, run_id)):
             try:
                 return self._load_now(row.checkpoint_id)
             except WorkflowCheckpointException:
@@ -281,18 +281,29 @@ class RecordingStorage(ABC):
         return CheckpointDamaged(stored.checkpoint_id, problem, self._good_ancestor(stored))
 
     def _good_ancestor(self, damaged: StoredCheckpoint) -> str | None:
-        rows = [row for row in self._headers(None, None) if row.run_key == damaged.run_key]
-        ids = [row.checkpoint_id for row in rows]
+        ids = self._siblings(damaged)
         older = ids[: ids.index(damaged.checkpoint_id)] if damaged.checkpoint_id in ids else ids
         for checkpoint_id in reversed(older):
-            stored = self._get(checkpoint_id)
             try:
+                stored = self._get(checkpoint_id)
                 if stored is not None and parse_header(stored):
-                    self._content(stored, known_types, strict=False)
+                    self._content(self._whole(stored), known_types, strict=False)
                     return checkpoint_id
             except WorkflowCheckpointException:
                 continue
         return None
+
+    def _siblings(self, stored: StoredCheckpoint) -> list[str]:
+        """The checkpoints of the same run, oldest first, whatever is wrong with them."""
+        return [row.checkpoint_id for row in self._readable(None, None) if row.run_key == stored.run_key]
+
+    def _readable(self, workflow_name: str | None, run_id: str | None) -> list[StoredCheckpoint]:
+        """Like `_headers`, and what can't be read is left out: for those who look for something that is whole."""
+        return self._headers(workflow_name, run_id)
+
+    def _whole(self, stored: StoredCheckpoint) -> StoredCheckpoint:
+        """With its content, for backends that read it only when it is needed."""
+        return stored
 
     def _lazy(self, stored: StoredCheckpoint) -> WorkflowCheckpoint:
         header = parse_header(stored)

@@ -1,0 +1,408 @@
+"""Checkpoints in a directory of JSON files, for people to look at and for one host's programs to share.
+
+    <checkpoint_id>.json                  one checkpoint: header, messages, requests, outputs (see `file_json.py`)
+    .stepwell/runs/<run_id>/run.jsonl     the run's values, and how it stands (`file_record.py`)
+    .stepwell/runs/<run_id>/journal.jsonl the calls of the superstep under way (`file_journal.py`)
+    .stepwell/index                       which run was saved last (`file_index.py`)
+    .stepwell/families/, holders/         locks: of a run and its branches, and of those who may hold runs
+    .stepwell/departed/                   values of deleted runs that branches still need
+
+Each write happens under the lock of its run, with the epoch checked, and in an order that makes every crash harmless:
+`file_plan.py` says which and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from stepwell.checkpointing.checkpoint import WorkflowCheckpoint, checked_id
+from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.lease import Fence
+from stepwell.checkpointing.registry import TypeRegistry, known_types
+from stepwell.checkpointing.retention import FULL_HISTORY, Retention
+from stepwell.checkpointing.storage import sqlite_jobs as jobs
+from stepwell.checkpointing.storage.file_commit import FileCommit, Reindex
+from stepwell.checkpointing.storage.file_disk import Layout, failure
+from stepwell.checkpointing.storage.file_index import IndexWrong
+from stepwell.checkpointing.storage.file_reading import Reader, content_of
+from stepwell.checkpointing.storage.file_record import RunRecord
+from stepwell.checkpointing.storage.forking import after_fork_in_child
+from stepwell.checkpointing.storage.protocol import Decision
+from stepwell.checkpointing.storage.recording import RecordingStorage
+from stepwell.checkpointing.storage.records import (
+    CheckpointWrite,
+    OpenedRun,
+    OpenRequest,
+    RequestRow,
+    RunRow,
+    StoredCheckpoint,
+)
+from stepwell.checkpointing.storage.sqlite_jobs import Seat
+from stepwell.checkpointing.storage.writer import GroupWriter
+from stepwell.checkpointing.values import Node, ValueMemory
+from stepwell.errors import CheckpointDamaged, CheckpointNotFound, StorageClosed, WorkflowCheckpointException
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 30.0
+
+
+class Store:
+    """What the storages for one directory in one process share: the writer thread, and what was read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.members = 0
+        self.ready = False
+        layout = Layout(path)
+        self.reader = Reader(layout)
+        self.writer = GroupWriter(FileCommit(layout, self.reader), name=f"stepwell-write {path.name}")
+
+
+class _OpenStores:
+    """The stores in use by this process. Entered and left from any thread, and from destructors."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._by_path: dict[Path, Store] = {}
+
+    def enter(self, path: Path) -> Store:
+        with self._lock:
+            store = self._by_path.get(path)
+            if store is None:
+                store = self._by_path[path] = Store(path)
+            store.members += 1
+            return store
+
+    def leave(self, store: Store) -> bool:
+        """Was this the last one?"""
+        with self._lock:
+            store.members -= 1
+            last = store.members == 0
+            if last and self._by_path.get(store.path) is store:
+                del self._by_path[store.path]
+            return last
+
+
+_stores = _OpenStores()
+_storages: WeakSet[FileCheckpointStorage] = WeakSet()
+_abandoned: list[object] = []
+
+
+class FileCheckpointStorage(RecordingStorage):
+    """Checkpoints in the directory `storage_path`, one readable JSON file each.
+
+    Use it as an async context manager, or `await storage.close()`. Nothing is opened before the first call, and nothing
+    ever blocks the event loop but the first look at the content of a checkpoint that was listed and not loaded.
+
+    Any number of processes on one host may share the directory, and the machine may lose power at any instant. It has
+    to be on a local file system: locks and fsync mean something else on network drives. Across hosts use Postgres.
+
+    A run that a storage holds is free as soon as the storage is closed or its process ends, however it ends. A holder
+    that is frozen is believed to be alive for `lease_seconds` after it was last heard of; whoever was taken over can't
+    write any more.
+    """
+
+    def __init__(
+        self,
+        storage_path: str | os.PathLike[str],
+        *,
+        retention: Retention = FULL_HISTORY,
+        audit: bool = False,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        super().__init__(retention=retention, audit=audit)
+        self._closed = False
+        self._store: Store | None = None
+        self.storage_path = _absolute(storage_path)
+        self._seat = Seat(lease_seconds)
+        _storages.add(self)
+
+    def __repr__(self) -> str:
+        return f"FileCheckpointStorage({str(self.storage_path)!r})"
+
+    @property
+    def identity(self) -> object:
+        return self.storage_path
+
+    async def __aenter__(self) -> FileCheckpointStorage:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Wait for what is being written; let go of the runs, the files and the thread. Closing twice does nothing."""
+        self._closed = True
+        store, self._store = self._store, None
+        if store is None:
+            return
+        leaving = store.writer.submit(jobs.Leave(self._seat))
+        stopping = store.writer.stop() if _stores.leave(store) else None
+        try:
+            await leaving.decided()
+        except WorkflowCheckpointException as error:
+            logger.warning("%s could not be left tidily: %s", self.storage_path, error)
+        finally:
+            if stopping is not None:
+                await stopping
+
+    def __del__(self) -> None:
+        store: Store | None = getattr(self, "_store", None)
+        if store is None:
+            return
+        message = f"{self!r} was dropped open; close it, or use `async with`"
+        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+        store.writer.leave(jobs.Leave(self._seat))
+        if _stores.leave(store):
+            store.writer.stop_soon()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def _reading(self, read: Callable[..., T], *args: Any) -> T:
+        store = self._entered()
+        if not store.ready:
+            await store.writer.write(jobs.Connect())
+            store.ready = True
+        loop = asyncio.get_running_loop()
+
+        def attempt() -> T:
+            with self._looking():
+                return read(*args)
+
+        for _ in range(3):
+            try:
+                return await loop.run_in_executor(store.reader.threads, attempt)
+            except IndexWrong:
+                await store.writer.write(Reindex())
+        return await loop.run_in_executor(store.reader.threads, attempt)
+
+    def _looking(self) -> _Looking:
+        return _Looking(self._entered().reader)
+
+    def _load_now(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        with self._looking() as reader:
+            try:
+                return super()._load_now(checkpoint_id)
+            except CheckpointDamaged:
+                if reader.keeping(checkpoint_id) is None:  # deleted while we looked
+                    raise CheckpointNotFound(checkpoint_id, repr(self)) from None
+                raise
+
+    def _load_latest(self, workflow_name: str | None, run_id: str | None) -> WorkflowCheckpoint | None:
+        while True:
+            stored = self._latest(workflow_name, run_id)
+            try:
+                return None if stored is None else self._decoded(stored, known_types, strict=False)
+            except CheckpointDamaged:
+                now = self._latest(workflow_name, run_id)
+                if now is not None and stored is not None and now.checkpoint_id == stored.checkpoint_id:
+                    raise  # it is still the latest, so it was not deleted under our hands
+
+    def _decoded(
+        self, stored: StoredCheckpoint, registry: TypeRegistry, *, strict: bool, memory: ValueMemory | None = None
+    ) -> WorkflowCheckpoint:
+        with self._looking():
+            try:
+                whole = self._whole(stored)
+            except CheckpointDamaged as damage:
+                raise self._with_ancestor(damage, stored) from damage
+            return super()._decoded(whole, registry, strict=strict, memory=memory)
+
+    def _whole(self, stored: StoredCheckpoint) -> StoredCheckpoint:
+        """With its content, if that was not read yet."""
+        if stored.root.text:
+            return stored
+        with self._looking() as reader:
+            found = reader.keeping(stored.checkpoint_id)
+            if found is None:
+                raise CheckpointDamaged(stored.checkpoint_id, "no run keeps it any more")
+            return content_of(reader.layout, found[1], found[0].key)
+
+    def _get(self, checkpoint_id: str) -> StoredCheckpoint | None:
+        with self._looking() as reader:
+            found = reader.keeping(checkpoint_id)
+            return None if found is None else found[1].stored(found[0].key)
+
+    def _latest(self, workflow_name: str | None, run_id: str | None) -> StoredCheckpoint | None:
+        with self._looking() as reader:
+            if run_id is None:
+                found = reader.newest(workflow_name)
+                return None if found is None else found[1].stored(found[0].key)
+            reader.index.refresh()
+            record = reader.run(checked_id("run_id", run_id))
+            if record is None or workflow_name not in (None, record.birth.workflow_name):
+                return None
+            newest = reader.complete(record).newest
+            return newest.stored(record.key) if newest is not None else None
+
+    def _headers(self, workflow_name: str | None, run_id: str | None) -> list[StoredCheckpoint]:
+        with self._looking() as reader:
+            reader.index.refresh()
+            records = [reader.complete(record) for record in self._chosen(reader, workflow_name, run_id)]
+            return _in_order(records)
+
+    def _chosen(self, reader: Reader, workflow_name: str | None, run_id: str | None) -> list[RunRecord]:
+        if run_id is not None:
+            record = reader.run(checked_id("run_id", run_id))
+            records = [] if record is None else [record]
+        else:
+            records = list(reader.all_runs())
+        return [record for record in records if workflow_name in (None, record.birth.workflow_name)]
+
+    def _readable(self, workflow_name: str | None, run_id: str | None) -> list[StoredCheckpoint]:
+        with self._looking() as reader:
+            names = [run_id] if run_id is not None else list(reader.run_ids())
+            records: list[RunRecord] = []
+            for name in names:
+                try:
+                    record = reader.run(name)
+                except CheckpointDamaged:
+                    continue
+                if record is not None and workflow_name in (None, record.birth.workflow_name):
+                    records.append(record)
+            return _in_order(records)
+
+    def _siblings(self, stored: StoredCheckpoint) -> list[str]:
+        with self._looking() as reader:
+            found = reader.keeping(stored.checkpoint_id)
+            return [] if found is None else list(found[0].saved)
+
+    def _reachable(self, refs: Iterable[int]) -> dict[int, Node]:
+        with self._looking() as reader:
+            return reader.reachable(refs)
+
+    def _requests_named(self, request_id: str) -> list[RequestRow]:
+        with self._looking() as reader:
+            return reader.requests_named(request_id)
+
+    def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
+        with self._looking() as reader:
+            records = self._chosen(reader, workflow_name, None)
+            for record in records:
+                record.check()
+            chosen = sorted((each for each in records if state in (None, each.row.state)), key=_saved_at, reverse=True)
+            return [
+                (each.row, list(each.requests.values()), each.newest.checkpoint_id if each.newest else None)
+                for each in chosen
+            ]
+
+    async def _node_state(self, run_key: int) -> tuple[int, set[int]]:
+        def read() -> tuple[int, set[int]]:
+            with self._looking() as reader:
+                return reader.node_state(run_key)
+
+        return await self._reading(read)
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    async def _open(self, request: OpenRequest) -> OpenedRun:
+        ticket = self._entered().writer.submit(jobs.OpenRun(self._seat, request))
+        try:
+            opened: OpenedRun = await ticket.decided()
+        except asyncio.CancelledError:
+            if isinstance(ticket.outcome, OpenedRun):
+                # Nobody will ever know that the run was taken, so it must not stay taken.
+                row = ticket.outcome.row
+                await self._release(Fence(row.key, row.run_id, row.epoch), None, None)
+            raise
+        return opened
+
+    async def _write_checkpoint(self, write: CheckpointWrite) -> None:
+        await self._entered().writer.write(jobs.SaveCheckpoint(self._seat, write))
+
+    async def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> None:
+        await self._entered().writer.write(jobs.RecordCall(self._seat, fence, row, supersedes))
+
+    async def _drop_calls(self, fence: Fence, call_ids: Sequence[str]) -> None:
+        await self._entered().writer.write(jobs.DropCalls(self._seat, fence, call_ids))
+
+    async def _release(self, fence: Fence, state: str | None, stopped_by: str | None) -> None:
+        await self._entered().writer.write(jobs.ReleaseRun(self._seat, fence, state, stopped_by))
+
+    async def _answer(self, run_id: str, decision: Decision) -> None:
+        await self._entered().writer.write(jobs.AnswerRequest(checked_id("run_id", run_id), decision))
+
+    async def _cancel(self, run_id: str) -> None:
+        await self._entered().writer.write(jobs.CancelRun(run_id))
+
+    async def _delete(self, checkpoint_id: str) -> bool:
+        deleted: bool = await self._entered().writer.write(jobs.DeleteCheckpoint(checkpoint_id))
+        return deleted
+
+    async def _delete_run(self, run_id: str) -> bool:
+        deleted: bool = await self._entered().writer.write(jobs.DeleteRun(run_id))
+        return deleted
+
+    # --- belonging ---------------------------------------------------------------------------------------------------
+
+    def _entered(self) -> Store:
+        if self._store is None:
+            if self._closed:
+                raise StorageClosed(str(self.storage_path))
+            self._store = _stores.enter(self.storage_path)
+        return self._store
+
+    def _forget_parent(self) -> None:
+        """This is a forked child. What the parent has open is the parent's."""
+        if self._store is not None:
+            # Kept for ever: to close the copies would disturb the originals.
+            _abandoned.append((self._store, self._seat))
+            self._store = None
+        self._seat = Seat(self._seat.lease_seconds)
+
+
+class _Looking:
+    """One thread at a time looks at the store; what the disk has against it is told in terms of stepwell."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> Reader:
+        self._reader.lock.acquire()
+        return self._reader
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._reader.lock.release()
+        if isinstance(error, OSError):
+            raise failure(error, self._reader.layout.root) from error
+
+
+def _saved_at(record: RunRecord) -> int:
+    return record.newest.n if record.newest is not None else 0
+
+
+def _in_order(records: Iterable[RunRecord]) -> list[StoredCheckpoint]:
+    found = [(saved.n, record.key, saved) for record in records for saved in record.saved.values()]
+    return [saved.stored(key) for _, key, saved in sorted(found, key=lambda each: each[:2])]
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not text:
+        raise ValueError("the path of a directory is needed; to keep nothing, use InMemoryCheckpointStorage()")
+    if Path(text).is_absolute():
+        return Path(text)
+    # Now, and not when it is first used: the current directory may be another one by then.
+    return Path(os.fsdecode(os.getcwdb()), text)  # noqa: PTH109 - blockbuster takes Path.cwd() for a blocking call
+
+
+def _start_afresh() -> None:
+    global _stores
+    _abandoned.append(_stores)
+    _stores = _OpenStores()
+    for storage in list(_storages):
+        storage._forget_parent()
+
+
+after_fork_in_child(_start_afresh)

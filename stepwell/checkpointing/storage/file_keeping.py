@@ -1,0 +1,201 @@
+"""Keeping the store itself: made when it is first used, tidied after crashes, indexed, and runs removed from it.
+
+`tidy` and `reindex` need the whole store: they take its lock for themselves alone, while every other write shares it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from contextlib import suppress
+
+from stepwell.checkpointing.checkpoint import checked_id
+from stepwell.checkpointing.storage.file_disk import (
+    Layout,
+    closing,
+    create_folder,
+    lock_file,
+    open_regular,
+    read_from,
+    remove_folder,
+    replace_file,
+    sync_folder,
+    unlock,
+)
+from stepwell.checkpointing.storage.file_index import Entry, Index, IndexWrong
+from stepwell.checkpointing.storage.file_reading import checkpoint_file
+from stepwell.checkpointing.storage.file_record import RECORD, Note, RunRecord, read_record
+from stepwell.checkpointing.storage.file_runs import Runs
+from stepwell.checkpointing.storage.file_seats import Seats
+from stepwell.checkpointing.storage.file_sweep import _append, bury, depart, remove_checkpoints, sweep
+from stepwell.checkpointing.storage.recording import SAVED_BY_HAND
+from stepwell.errors import CheckpointDamaged, FormatTooNew, InvalidId, StorageError, WorkflowCheckpointException
+
+logger = logging.getLogger(__name__)
+
+_OURS = "stepwell file store "
+STORE_FORMAT = 1
+
+
+class Keeping:
+    """The store as a whole, in the hands of the writer thread."""
+
+    def __init__(self, layout: Layout, runs: Runs, index: Index, seats: Seats) -> None:
+        self._layout = layout
+        self._runs = runs
+        self._index = index
+        self._seats = seats
+        self._connected = False
+        self._tidied = False
+
+    # --- the store ---------------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """See that there is a store, and that it is one of ours."""
+        if self._connected and self._layout.format.exists():
+            return
+        if self._connected:
+            self._seats.leave_all()
+            self._connected = False
+            raise OSError("the store was removed or replaced while it was in use")
+        if not self._layout.format.exists():
+            self._create()
+        self._check_format()
+        for folder in (self._layout.inner, *self._layout.folders):
+            if folder.is_symlink():
+                raise StorageError(str(folder), "this is a symbolic link, and links are not followed")
+        self._connected = True
+
+    def _create(self) -> None:
+        for folder in self._layout.folders:
+            create_folder(folder)
+        replace_file(self._layout.format, f"{_OURS}{STORE_FORMAT}\n".encode())
+
+    def _check_format(self) -> None:
+        path = self._layout.format
+        with closing(open_regular(path, os.O_RDONLY)) as descriptor:
+            text = read_from(descriptor)[:80].decode("ascii", "replace").strip()
+        version = text.removeprefix(_OURS)
+        if text == version or not version.isdecimal():
+            raise StorageError(str(path), "this is not a store of stepwell's, or its format file is damaged")
+        if int(version) > STORE_FORMAT:
+            raise FormatTooNew(str(self._layout.root), f"file store {version}", f"file store {STORE_FORMAT}")
+
+    def tidy(self) -> None:
+        """Once per process, and only if nobody is writing: finish or remove what crashes left behind."""
+        if self._tidied:
+            return
+        self._tidied = True
+        descriptor = lock_file(self._layout.lock, fcntl.LOCK_EX, wait=0.0)
+        if descriptor is None:
+            return
+        try:
+            with suppress(IndexWrong):
+                self._index.refresh()
+                self._tidy()
+        finally:
+            unlock(descriptor)
+            self._runs.tidy()
+
+    def _tidy(self) -> None:
+        self._seats.bury_the_dead()
+        for folder in self._layout.new.iterdir():
+            remove_folder(folder)
+        for folder in self._layout.departed.iterdir():
+            if (folder / RECORD).exists() and read_record(folder).saved:
+                bury(self._layout, folder)
+        for entry in os.scandir(self._layout.root):
+            if entry.name.endswith(".json.tmp"):
+                self._remove_temporary(entry.name.removesuffix(".json.tmp"))
+
+    def _remove_temporary(self, checkpoint_id: str) -> None:
+        """A write that was cut off; if it was as good as done, the run that it belongs to finishes it first."""
+        try:
+            checked_id("checkpoint_id", checkpoint_id)
+        except InvalidId:
+            return  # not one of ours
+        found = self._whole_temporary(checkpoint_id)
+        if found is not None:
+            with suppress(CheckpointDamaged):
+                self._runs.get(found)
+        self._layout.temporary(checkpoint_id).unlink(missing_ok=True)
+
+    def _whole_temporary(self, checkpoint_id: str) -> str | None:
+        from stepwell.checkpointing.storage.file_disk import open_in_root
+        from stepwell.checkpointing.storage.file_json import parse_checkpoint
+
+        try:
+            with closing(open_in_root(self._layout.temporary(checkpoint_id), os.O_RDONLY)) as descriptor:
+                return parse_checkpoint(checkpoint_id, read_from(descriptor))[1]
+        except (CheckpointDamaged, FileNotFoundError):
+            return None
+
+    # --- the index ---------------------------------------------------------------------------------------------------
+
+    def reindex(self) -> None:
+        """From the records of all runs, which know everything the index does."""
+        entries: list[Entry] = []
+        for name in sorted(entry.name for entry in self._layout.runs.iterdir()):
+            try:
+                record = self._runs.get(checked_id("run_id", name))
+            except InvalidId:
+                continue
+            except WorkflowCheckpointException as error:
+                logger.warning("run %r is not in the index: %s", name, error)
+                continue
+            if record is not None:
+                entries += [
+                    Entry(saved.n, record.key, record.run_id, record.birth.workflow_name, saved.checkpoint_id)
+                    for saved in record.saved.values()
+                ]
+        self._runs.untold.clear()
+        self._index.rewrite(entries)
+
+    # --- removing ----------------------------------------------------------------------------------------------------
+
+    def owner(self, checkpoint_id: str) -> RunRecord | None:
+        """The run that keeps this checkpoint."""
+        try:
+            found = checkpoint_file(self._layout, checkpoint_id)
+        except CheckpointDamaged:
+            found = None
+        names = [found[1]] if found is not None else sorted(path.name for path in self._layout.runs.iterdir())
+        for name in names:
+            record = self._runs.get(checked_id("run_id", name))
+            if record is not None and checkpoint_id in record.saved:
+                return record
+        return None
+
+    def delete_checkpoint(self, run_id: str, checkpoint_id: str) -> bool:
+        """The note comes first: a file that no note names is no checkpoint."""
+        record = self._runs.get(run_id)
+        if record is None or checkpoint_id not in record.saved:
+            return False
+        _append(record, Note(gone=[checkpoint_id]))
+        remove_checkpoints(self._layout, record.key, [checkpoint_id])
+        if not record.saved and record.row.state == SAVED_BY_HAND and record.row.holder is None:
+            self._forget_run(record)
+        else:
+            sweep(self._layout, record)
+        return True
+
+    def delete_run(self, run_id: str) -> bool:
+        record = self._runs.get(run_id)
+        if record is None:
+            return False
+        if (busy := self._seats.busy(record.row)) is not None:
+            raise busy
+        self._forget_run(record)
+        return True
+
+    def _forget_run(self, record: RunRecord) -> None:
+        folder = depart(self._layout, record)
+        self._runs.forget(record.run_id)
+        gone = Entry(record.n, record.key, record.run_id, record.birth.workflow_name, None)
+        try:
+            self._index.append([gone])
+        except (OSError, IndexWrong):
+            self._layout.index.unlink(missing_ok=True)
+        bury(self._layout, folder)
+        sync_folder(self._layout.departed)
