@@ -3,6 +3,8 @@
 
 PYTHON      ?= python3
 PYTEST_ARGS ?=
+FAULTS_ARGS ?=
+YES         ?=
 BENCH_ARGS  ?=
 
 VENV  := .venv
@@ -15,13 +17,13 @@ BENCH_READY := $(BENCH)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format faults bench-engine bench-storage clean
+.PHONY: help demo test check format faults kills bench bench-engine bench-storage bench-magentic clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: $(CORE_READY) ## run the first sample
-	$(VENV)/bin/python samples/01_counter.py
+demo: $(CORE_READY) ## a researcher/writer team at work; YES=1 approves its plan by itself
+	@YES=$(YES) $(VENV)/bin/python samples/20_researcher_writer.py
 
 test: $(DEV_READY) ## run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
@@ -37,13 +39,23 @@ format: $(DEV_READY) ## rewrite the files as `make check` wants them
 	$(VENV)/bin/ruff check --fix .
 
 faults: $(DEV_READY) ## the long fault runs, with their tables
-	$(VENV)/bin/python -m pytest -m faults -s -o timeout=7200 $(PYTEST_ARGS)
+	$(VENV)/bin/python -m tests.faults $(FAULTS_ARGS)
+	$(VENV)/bin/python -m pytest -m faults -s -o timeout=7200 \
+	  --deselect tests/faults/test_kills.py::test_a_thousand_kills $(PYTEST_ARGS)
+
+kills: $(DEV_READY) ## a Magentic team killed at every call, with the table
+	$(VENV)/bin/python -m tests.orchestrations.kills
 
 bench-engine: $(BENCH_READY) ## the engine beside its peers
 	$(BENCH)/bin/python benchmarks/engine.py $(BENCH_ARGS)
 
 bench-storage: $(BENCH_READY) ## the storages beside their peers and raw SQLite
 	$(BENCH)/bin/python benchmarks/storage.py $(BENCH_ARGS)
+
+bench-magentic: $(BENCH_READY) ## Magentic teams beside AutoGen and agent-framework
+	$(BENCH)/bin/python benchmarks/magentic.py $(BENCH_ARGS)
+
+bench: bench-engine bench-storage bench-magentic ## all benchmarks
 
 clean: ## remove environments, caches and results
 	rm -rf $(VENV) $(BENCH) dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -37,6 +37,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
         self._listener.close()
         self.cut()
         shutil.rmtree(self._folder, ignore_errors=True)

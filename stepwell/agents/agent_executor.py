@@ -254,8 +254,9 @@ class AgentExecutor(Executor):
 
     async def _pass_on(self, response: AgentResponse, ctx: WorkflowContext[Any, Any]) -> None:
         """Ask the outside what the agent asks: a team's requests as they are, a tool call as the content it is."""
-        if isinstance(self.agent, WorkflowAgent):
-            self._partial.append(_without_requests(response))
+        # A model's words before it asks are in the session, and come again with its reply.
+        is_team = isinstance(self.agent, WorkflowAgent)
+        self._partial.append(replace(response, messages=_said_before(response) if is_team else []))
         found = open_requests(self._session)
         for content in response.user_input_requests:
             content_id = str(content.id)
@@ -398,9 +399,15 @@ class AgentExecutor(Executor):
         self._unheard = list(state["unheard"])
         self._answers = list(state["answers"])
         self._must_reply = state["must_reply"]
-        self._asked = dict(state.get("asked", ()))
+        self._asked = dict(state["asked"] if "asked" in state else self._undecided())
         self._responses = dict(state.get("responses", ()))
         self._partial = list(state.get("partial", ()))
+
+    def _undecided(self) -> dict[str, str]:
+        """For checkpoints that do not tell: the tool calls that nobody has decided about."""
+        pending, decided = self._session.pending_approvals, {answer.id for answer in self._answers}
+        open_ones = pending.undecided if pending is not None else ()
+        return {str(content.id): "" for content in open_ones if content.id not in decided}
 
     def missing_for(self, kept: Any) -> Iterable[str]:
         session = (kept or {}).get("session")
@@ -415,10 +422,9 @@ def _is_tool_noise(message: Message) -> bool:
     )
 
 
-def _without_requests(response: AgentResponse) -> AgentResponse:
+def _said_before(response: AgentResponse) -> list[Message]:
     """What was said before the agent had to ask."""
-    said = [m for m in response.messages if not any(content.user_input_request for content in m.contents)]
-    return replace(response, messages=said)
+    return [m for m in response.messages if not any(content.user_input_request for content in m.contents)]
 
 
 def _whole(parts: Sequence[AgentResponse]) -> AgentResponse:

@@ -16,7 +16,7 @@ from stepwell.agents.chat import ChatResponse, Message
 from stepwell.agents.client import ChatClient, ChatOptions
 from stepwell.agents.content import Content
 from stepwell.agents.tools import FunctionTool, ResumedCall, ToolContext, ToolFailure, result_text, ticketed
-from stepwell.checkpointing.journal import CallTicket, Usage, active_scope, durable_call
+from stepwell.checkpointing.journal import CallTicket, Usage, durable_call, is_recording
 from stepwell.errors import CallFailed, DuplicateCallKey, InvalidArguments
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class CallKeys:
 
 def turn_name(conversation: Iterable[Message]) -> str:
     """A name for a turn from what it was asked, the same in every process. Outside of a run nobody needs one."""
-    return "turn" if active_scope.get() is None else conversation_digest(conversation)[:12]
+    return conversation_digest(conversation)[:12] if is_recording() else "turn"
 
 
 def conversation_digest(conversation: Iterable[Message]) -> str:
@@ -92,7 +92,7 @@ class ModelCall:
     seconds: float = 0.0
 
     def request(self) -> dict[str, Any] | None:
-        if active_scope.get() is None:
+        if not is_recording():
             return None
         model = self.options.model or getattr(self.client, "model", None)
         return journalled_request(self.messages, **{**self.options.to_request(), "model": model})

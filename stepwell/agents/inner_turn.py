@@ -27,7 +27,7 @@ from stepwell.agents.workflow_contents import (
     value_of,
     workflow_input,
 )
-from stepwell.agents.workflow_memory import InnerMemory, OwnRun
+from stepwell.agents.workflow_memory import InnerMemory
 from stepwell.checkpointing.checkpoint import PendingRequest, RecordedOutput
 from stepwell.checkpointing.journal import DeliveryScope, active_scope, add_usage, escaped
 from stepwell.errors import AgentException, RunUnfinished, WorkflowBusy
@@ -226,11 +226,6 @@ class InnerTurn:
             return None
         counts = scope.usage_within(self.place).values()
         return token_counts(add_usage({}, ({"all": one} for one in counts)).get("all", {}), {})
-
-
-def belongs_inside(session: AgentSession | None) -> bool:
-    """Can a turn with this session be part of another run? Not if it has a run of its own already."""
-    return OwnRun.of(session) is None
 
 
 @contextmanager

@@ -20,25 +20,19 @@ if TYPE_CHECKING:
 
 def workflows_behind(agent: Any) -> dict[str, Graph]:
     """The workflows whose state may be in a session of this agent, by name: its own, or those behind its tools."""
-    if isinstance(agent, WorkflowAgent):
-        graph = agent.workflow.graph
+    graphs = {team.workflow.name: team.workflow.graph for team in _teams_behind(agent)}
+    for graph in graphs.values():
         _ = graph.registry  # Makes the types known that its state is made of.
-        return {graph.name: graph}
-    found: dict[str, Graph] = {}
-    for inner in _agents_behind(agent):
-        found |= workflows_behind(inner)
-    return found
+    return graphs
 
 
 def answers_taken_by(agent: Any) -> Iterator[HandlerSpec]:
     """What the executors of these workflows ask, and what they are answered, to any depth."""
-    if isinstance(agent, WorkflowAgent):
-        for executor in agent.workflow.get_executors_list():
+    for team in _teams_behind(agent):
+        for executor in team.workflow.get_executors_list():
             for spec in executor.specs:
                 if spec.responds_to:
                     yield HandlerSpec("_respond", spec.accepts, (), (), responds_to=spec.responds_to)
-    for inner in _agents_behind(agent):
-        yield from answers_taken_by(inner)
 
 
 def missing_in(session: AgentSession, teams: dict[str, Graph]) -> Iterator[str]:
@@ -49,7 +43,13 @@ def missing_in(session: AgentSession, teams: dict[str, Graph]) -> Iterator[str]:
             yield from missing_from(memory.state, graph, memory.record["state"].get(GRAPH_SHAPE, graph.shape))
 
 
-def _agents_behind(agent: Any) -> list[Any]:
-    if not isinstance(agent, Agent):
-        return []
-    return [tool.agent for tool in agent.tools if isinstance(tool, AgentTool)]
+def _teams_behind(agent: Any) -> Iterator[WorkflowAgent]:
+    """The agent itself if it is a team, else those behind its tools; an agent may well have itself among them."""
+    waiting, seen = [agent], set()
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, WorkflowAgent):
+            yield one
+        elif isinstance(one, Agent) and id(one) not in seen:
+            seen.add(id(one))
+            waiting += [tool.agent for tool in one.tools if isinstance(tool, AgentTool)]

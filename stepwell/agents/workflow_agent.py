@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from stepwell.agents.agent import AgentResponseStream, BaseAgent
 from stepwell.agents.chat import AgentResponse, AgentResponseUpdate, AgentRunInputs, as_messages
 from stepwell.agents.content import Content
-from stepwell.agents.inner_turn import InnerTurn, belongs_inside
+from stepwell.agents.inner_turn import InnerTurn
 from stepwell.agents.session import AgentSession
 from stepwell.agents.stream import AgentStream
 from stepwell.agents.workflow_contents import request_data
-from stepwell.agents.workflow_memory import InnerMemory
+from stepwell.agents.workflow_memory import InnerMemory, OwnRun
 from stepwell.agents.workflow_turn import OwnTurn
 from stepwell.checkpointing.storage.memory import InMemoryCheckpointStorage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage
@@ -114,7 +114,7 @@ class WorkflowAgent(BaseAgent):
         async def take(emit: Emit | None) -> AgentResponse:
             with _one_deeper(self.name or self.id):
                 # Whoever names a storage or a run means a run of its own, wherever this is asked.
-                if at_work.get() is not None and not any(given.values()) and belongs_inside(session):
+                if at_work.get() is not None and not any(given.values()):
                     return await self._inside(said, session, answers, emit, options)
                 turn = OwnTurn(
                     self.workflow,
@@ -160,6 +160,11 @@ class WorkflowAgent(BaseAgent):
     ) -> AgentResponse:
         ctx = at_work.get()
         assert ctx is not None
+        if OwnRun.of(session) is not None:
+            raise AgentException(
+                f"this session of {self.name!r} has a run of its own, which can't become part of run {ctx.run_id!r}; "
+                "pass a new session, or checkpoint_storage=… to go on with its own run"
+            )
         turn = InnerTurn(self.workflow, self.name or self.id, ctx, session, messages, responses, self._pristine, emit)
         token = run_kwargs.set(_merged(run_kwargs.get(), **options))
         try:

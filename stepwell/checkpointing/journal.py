@@ -121,6 +121,11 @@ class CallScope(Protocol):
     @property
     def run_id(self) -> str: ...
 
+    @property
+    def records(self) -> bool:
+        """Are calls recorded, so that they need names and requests that a replay arrives at again?"""
+        ...
+
     async def call(
         self,
         name: str,
@@ -176,6 +181,41 @@ async def durable_call(
     if scope is None:
         return await fn(CallTicket(run_id=None, idempotency_key=uuid4().hex))
     return await scope.call(name, fn, key=key, request=request, at_most_once=at_most_once, usage=usage)
+
+
+def is_recording() -> bool:
+    """Does a call made here and now go into a journal?"""
+    scope = active_scope.get()
+    return scope is not None and scope.records
+
+
+@dataclass(frozen=True, slots=True)
+class PassingScope:
+    """The calls of one delivery in a run without storage: simply made, and counted."""
+
+    run_id: str
+    announce: Announce
+    count: Callable[[Usage], None]
+
+    @property
+    def records(self) -> bool:
+        return False
+
+    async def call(
+        self,
+        name: str,
+        fn: Callable[[CallTicket], Awaitable[T]],
+        *,
+        key: str | None,
+        request: Any,
+        at_most_once: bool = False,
+        usage: Callable[[T], Usage | None] | None = None,
+    ) -> T:
+        result = await fn(CallTicket(self.run_id, uuid4().hex))
+        used = usage(result) if usage is not None else None
+        if used:
+            self.count(used)
+        return result
 
 
 def enclosing_idempotency_key() -> str | None:
@@ -273,6 +313,10 @@ class DeliveryScope:
     announce: Announce
     _claimed: set[str] = field(default_factory=set)
     _occurrences: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def records(self) -> bool:
+        return True
 
     @property
     def run_id(self) -> str:

@@ -18,7 +18,7 @@ from stepwell.checkpointing.checkpoint import (
     WorkflowCheckpoint,
     WorkflowMessage,
 )
-from stepwell.errors import UnknownRequest
+from stepwell.errors import GraphChanged, UnknownRequest
 from stepwell.workflows.answers import checked_answer
 from stepwell.workflows.context import WorkflowContext
 from stepwell.workflows.events import WorkflowEvent
@@ -108,7 +108,10 @@ def answered(state: RunState, answers: Mapping[str, Any], graph: Graph) -> RunSt
         asked = state.pending.get(request_id)
         if asked is None:
             raise UnknownRequest(request_id, tuple(state.pending))
-        slot = graph.slots[asked.source_executor_id]
+        slot = graph.slots.get(asked.source_executor_id)
+        if slot is None:
+            problem = f"executor {asked.source_executor_id!r} of {graph.name!r} is gone and a request of it is pending"
+            raise GraphChanged(f"of request {request_id}", (problem,))
         response = ResponseMessage(asked, isolated(checked_answer(asked, answer, slot.prototype)))
         messages.append(WorkflowMessage(response, RESPONSES, slot.id))
     left = {name: request for name, request in state.pending.items() if name not in answers}

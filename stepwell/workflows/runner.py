@@ -11,7 +11,16 @@ from typing import Any
 
 from stepwell.checkpointing.checkpoint import PendingRequest, RecordedOutput, WorkflowCheckpoint, WorkflowMessage
 from stepwell.checkpointing.codec import Codec
-from stepwell.checkpointing.journal import CallInDoubt, Journal, add_usage, entered
+from stepwell.checkpointing.journal import (
+    CallInDoubt,
+    DeliveryScope,
+    Journal,
+    PassingScope,
+    Usage,
+    active_scope,
+    add_usage,
+    entered,
+)
 from stepwell.checkpointing.storage.protocol import CheckpointDraft, Decision, PendingSummary, RunLog
 from stepwell.errors import WorkflowConvergenceException
 from stepwell.workflows.answers import response_type_of
@@ -63,6 +72,8 @@ class Runner:
     decided: list[Decision] = field(default_factory=list, init=False)
     """Decisions made on the way, because a deadline had passed."""
     _planned: Plan | Exception | None = field(default=None, init=False)
+    _used: Usage = field(default_factory=dict, init=False)
+    """What calls have used in a run without a journal, until the superstep ends."""
     _status: WorkflowRunState | None = field(default=None, init=False)
     _reached: int = field(default=0, init=False)
     """The latest superstep; tells one turn's `started` and `status` from another's."""
@@ -114,6 +125,8 @@ class Runner:
         after, unrouted = await self._look_ahead(step.state)
         if self.log is not None and self.journal is not None and self.journal.rows:
             after = replace(after, usage=add_usage(after.usage, self.journal.usage()))
+        if self._used:
+            after, self._used = replace(after, usage=add_usage(after.usage, [self._used])), {}
         due = self._overdue(after) if after.pending else []
         checkpoint = await self.save(after, asked=step.requests, final=not after.inbox and not due)
         self._announce(step, outcomes, checkpoint, number, (*todo.warnings, *step.warnings, *unrouted))
@@ -250,21 +263,32 @@ class Runner:
         """Call the handler. What a failed attempt did is dropped with its effects; recorded calls stay recorded."""
         effects = Effects()
         ctx: WorkflowContext[Any, Any] = WorkflowContext(scene, effects, sources=delivery.sources, delivery=index)
-        scope = None
-        if self.journal is not None:
-            live = scene.live
-            assert live is not None
-            scope = self.journal.scope(delivery_scope(scene, index), lambda kind, details: live(kind, None, details))
-        # Without a journal of its own a run must not write into the one of a run around it.
+        scope = self._scope(scene, index)
         token = at_work.set(ctx)
         try:
             with entered(scope):
                 await executor.execute(isolated(delivery.data), ctx)
-                if scope is not None:
+                if isinstance(scope, DeliveryScope):
                     await scope.finish()
                 return effects
         finally:
             at_work.reset(token)
+
+    def _scope(self, scene: DeliveryScene, index: int) -> DeliveryScope | PassingScope:
+        live = scene.live
+        assert live is not None
+
+        def announce(kind: str, details: Mapping[str, Any]) -> None:
+            live(kind, None, details)
+
+        if self.journal is not None:
+            return self.journal.scope(delivery_scope(scene, index), announce)
+        # Without a journal of its own a run must not write into the one of a run around it; what it uses is counted.
+        around = active_scope.get()
+        return PassingScope(self.run_id, announce, around.count if isinstance(around, PassingScope) else self._count)
+
+    def _count(self, used: Usage) -> None:
+        self._used = add_usage(self._used, [used])
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

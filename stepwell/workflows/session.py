@@ -15,6 +15,7 @@ from stepwell.checkpointing.storage.protocol import Decision, RunInfo, RunLog, R
 from stepwell.errors import (
     InvalidRunArguments,
     RunBusy,
+    StorageClosed,
     UnknownRequest,
     UnknownRun,
     WorkflowBusy,
@@ -332,6 +333,9 @@ async def _leave(log: RunLog | None, state: WorkflowRunState, stopped_by: str) -
             break
     error = release.exception()
     if error is None:
+        return None
+    if isinstance(error, StorageClosed):
+        logger.debug("run %s was left after its storage was closed, which gave it back", log.run_id)
         return None
     if not isinstance(error, WorkflowCheckpointException):
         raise error

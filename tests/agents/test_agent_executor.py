@@ -383,3 +383,10 @@ async def test_a_conversation_of_500_turns_grows_by_what_is_said(tmp_path: Path)
     growth = [later - earlier for earlier, later in zip([0, *sizes], sizes, strict=False)]
     assert max(growth[1:]) < 1.5 * min(growth[1:]), growth
     assert sizes[-1] < 500 * 1000 * 8
+
+
+async def test_usage_is_counted_without_a_storage_too() -> None:
+    result = await chain(agent("writer", "a draft"), agent("editor", "fine")).run("task")
+
+    assert {name: counts["calls"] for name, counts in result.usage.items()} == {"writer": 1, "editor": 1}
+    assert result.total_usage()["total_tokens"] > 0

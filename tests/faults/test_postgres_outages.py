@@ -7,6 +7,9 @@ the answer to it.
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+import textwrap
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -87,6 +90,11 @@ async def run(case: Case, storage: Any, watcher: Any) -> Any:
     return await team(desk, SHAPE).run(SHAPE.rounds, run_id=case.run_id, checkpoint_storage=watched)
 
 
+def plain(value: Any) -> Any:
+    """As it looks when it has gone through a pipe."""
+    return json.loads(json.dumps(value))
+
+
 def during(account: Account) -> Account:
     marks = [index for index, entry in enumerate(account.entries) if entry.what in ("trouble", "repair")]
     return Account(account.entries[marks[0] : marks[1]])
@@ -134,7 +142,7 @@ async def test_after_an_outage_the_same_storage_goes_on_in_the_same_process(
             assert (await storage.load(checkpoint_id)).state
         result = await run(case, storage, Oracle(case.oracle).watching(case.run_id))
 
-    assert result.get_outputs() == [expected_of(SHAPE)]
+    assert plain(result.get_outputs()) == [expected_of(SHAPE)]
     assert_nothing_recorded_is_repeated(case.account())
 
 
@@ -174,7 +182,7 @@ async def test_an_outage_shorter_than_patience_is_not_noticed_by_the_run(case: C
         result = await run(case, storage, watcher)
     await restarted[0]
 
-    assert result.get_outputs() == [expected_of(SHAPE)]
+    assert plain(result.get_outputs()) == [expected_of(SHAPE)]
     assert case.account().starts == dict.fromkeys(SHAPE.names(), 1)
 
 
@@ -190,7 +198,7 @@ async def test_a_run_does_not_start_without_a_server_and_does_when_it_is_back(ca
         assert case.account().starts.total() == 0
         result = await run(case, storage, watch)
 
-    assert result.get_outputs() == [expected_of(SHAPE)]
+    assert plain(result.get_outputs()) == [expected_of(SHAPE)]
 
 
 async def test_closing_without_a_server_takes_no_patience(postgres: TestServer, schema: str) -> None:
@@ -215,9 +223,9 @@ async def test_sessions_that_are_ended_again_and_again_are_replaced(
     async with PostgresCheckpointStorage(dsn, schema=schema, retry_seconds=PATIENT) as storage:
         result = await run(case, storage, cuts)
 
-    assert result.get_outputs() == [expected_of(SHAPE)]
+    assert plain(result.get_outputs()) == [expected_of(SHAPE)]
     assert case.account().starts == dict.fromkeys(SHAPE.names(), 1)
-    assert cuts.made >= len(SHAPE.names())
+    assert cuts.made >= SHAPE.rounds
 
 
 async def test_reads_are_repeated_on_another_connection(postgres: TestServer, schema: str) -> None:
@@ -289,9 +297,6 @@ async def test_one_whose_sign_of_life_was_lost_is_refused_if_somebody_took_its_r
 
 async def script(text: str, *arguments: str) -> str:
     """What a process of its own prints."""
-    import sys
-    import textwrap
-
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", textwrap.dedent(text), *arguments, stdout=asyncio.subprocess.PIPE
     )

@@ -316,6 +316,7 @@ class FileCheckpointStorage(RecordingStorage):
                 row = ticket.outcome.row
                 await self._release(Fence(row.key, row.run_id, row.epoch), None, None)
             raise
+        self._entered().reader.place(opened.row.key, opened.row.run_id)
         return opened
 
     async def _write_checkpoint(self, write: CheckpointWrite) -> None:

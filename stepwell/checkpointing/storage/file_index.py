@@ -40,7 +40,9 @@ class Entry:
     checkpoint_id: str | None
 
     def line(self) -> bytes:
-        return sealed("saved", dumped([self.n, f"{self.key:012x}", self.run_id, self.workflow_name, self.checkpoint_id]))
+        return sealed(
+            "saved", dumped([self.n, f"{self.key:012x}", self.run_id, self.workflow_name, self.checkpoint_id])
+        )
 
 
 @dataclass(slots=True)

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from stepwell.checkpointing.checkpoint import FORMAT
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.storage.file_disk import closing, open_regular, read_from
 from stepwell.checkpointing.storage.file_lines import dumped, lines, loaded, sealed
 from stepwell.checkpointing.storage.file_record import JOURNAL, RunRecord
-from stepwell.errors import CheckpointDamaged
+from stepwell.errors import CheckpointDamaged, FormatTooNew
 
 _FIELDS = frozenset(CallRecord.__dataclass_fields__)
 
@@ -74,8 +75,10 @@ def _fold(calls: dict[str, CallRecord], data: dict[str, object]) -> None:
 
 
 def _parsed(call: object) -> CallRecord:
-    if not isinstance(call, dict) or not _FIELDS.issuperset(call):
+    if not isinstance(call, dict):
         raise ValueError("it is not a call")
+    if unknown := call.keys() - _FIELDS:
+        raise FormatTooNew(f"call {str(call.get('call_id'))[:200]}", f"with {', '.join(sorted(unknown))}", FORMAT)
     texts = [call.get(name) for name in ("call_id", "scope", "name", "request_hash", "request_preview", "started_at")]
     optional = [call.get(name) for name in ("result", "error")]
     if not all(isinstance(text, str) for text in texts):

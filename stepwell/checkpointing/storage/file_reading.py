@@ -75,6 +75,10 @@ class Reader:
 
     # --- runs --------------------------------------------------------------------------------------------------------
 
+    def place(self, key: int, run_id: str) -> None:
+        """The values of this key are that run's."""
+        self._places[key] = run_id
+
     def run(self, run_id: str) -> RunRecord | None:
         """The run as it stands now; None if there is none."""
         checked_id("run_id", run_id)

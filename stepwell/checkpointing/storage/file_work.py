@@ -88,7 +88,8 @@ class Work:
                 raise KeyError(job.run_id)
             return self._create(job)
         record.check()
-        if (busy := self._seats.busy(record.row)) is not None:
+        left_over = job.request.reclaim and record.row.holder == str(job.seat.holder)
+        if not left_over and (busy := self._seats.busy(record.row)) is not None:
             raise busy
         calls, end = journal.read_journal(record)
         self._seats.announce(job.seat)
@@ -124,7 +125,9 @@ class Work:
         return plan
 
     def _birth(self, request: OpenRequest) -> Birth:
-        key = secrets.randbits(47) + 1  # 2^47 possibilities and never 0; the name of the new folder shows if it is taken
+        key = (
+            secrets.randbits(47) + 1
+        )  # 2^47 possibilities and never 0; the name of the new folder shows if it is taken
         parent = self._parent(request)
         branch = request.branch_of
         return Birth(
@@ -216,7 +219,9 @@ class Work:
 
     def _note(self, record: RunRecord, write: CheckpointWrite) -> Note:
         stored = write.stored
-        saved = Saved(stored.checkpoint_id, stored.root.digest, stored.root.refs, stored.header, self._runs.next_n(record))
+        saved = Saved(
+            stored.checkpoint_id, stored.root.digest, stored.root.refs, stored.header, self._runs.next_n(record)
+        )
         row: dict[str, Any] = {
             "state": write.state,
             "sequence": write.sequence,

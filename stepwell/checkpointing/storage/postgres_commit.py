@@ -141,7 +141,7 @@ class GroupCommit:
 
     def _attempt(self, jobs: Sequence[Job]) -> list[Any]:
         connection = self._connected()
-        if all(type(job) is Connect for job in jobs):
+        if jobs and all(type(job) is Connect for job in jobs):
             return [None] * len(jobs)
         self._announced(connection)
         if self._doubt is not None and self._was_committed(connection, self._doubt):
