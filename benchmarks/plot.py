@@ -47,7 +47,7 @@ def picture(
     figure, (time_axes, size_axes) = pyplot.subplots(1, 2, figsize=(12, 5))
     for name, (length, curve) in supersteps.items():
         time_axes.plot([length * (index + 0.5) / len(curve) for index in range(len(curve))], curve, label=name)
-    for name, by_length in sizes.items():
+    for by_length in sizes.values():
         size_axes.plot(list(by_length), [size / 1e6 for size in by_length.values()], marker="o")
     time_axes.set(xlabel="superstep", ylabel="µs per superstep", yscale="log", title="+1 KB of chat per superstep")
     size_axes.set(xlabel="supersteps", ylabel="MB on disk", xscale="log", yscale="log", title="bytes on disk")

@@ -58,10 +58,10 @@ class TestServer:
             self.start()
 
     def cut(self, kind: str = "") -> int:
-        """End the sessions of stepwell whose purpose begins so (`write`, `alive`, `read`); how many there were."""
+        """End the sessions of stepwell for this purpose (`write`, `alive`, `read`), and wait; how many there were."""
         with self.connection() as connection:
             ended = connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s",
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE %s",
                 (f"stepwell {kind}%",),
             ).fetchall()
         return len(ended)

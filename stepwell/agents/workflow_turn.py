@@ -107,17 +107,28 @@ class OwnTurn:
     async def _go_on(self, said: Sequence[Message], memory: OwnRun) -> WorkflowRunResult:
         """A message: a further turn, or the one that was cut off if it is the same message."""
         message = workflow_input(said, self.workflow)
+        new_turn = await self._has_heard_all(memory)
         if self.checkpoint_id is not None:
-            memory = OwnRun((await self._restored(self.checkpoint_id)).run_id)
+            memory, new_turn = OwnRun((await self._restored(self.checkpoint_id)).run_id), True
         # Written down before anything runs, so that a turn that is cut off is found again.
         replace(memory, told=0).keep_in(self.session)
         await self._show_recorded(memory.run_id, only_unfinished=True)
         try:
-            return await self._run({"message": message, "run_id": memory.run_id, "new_turn": True})
+            return await self._run({"message": message, "run_id": memory.run_id, "new_turn": new_turn})
         except RunUnfinished as error:
             if self.session is None or error.state == WorkflowRunState.IDLE_WITH_PENDING_REQUESTS.value:
                 raise  # A question that waits is not talked over.
             return await self._from_settled(message, memory, error)
+
+    async def _has_heard_all(self, memory: OwnRun) -> bool:
+        """Does the session know of the run's end? Then a message begins a turn, even one that says the same again.
+
+        If not, a process has died between the end of a turn and telling of it: the same message hears it now.
+        """
+        if memory.settled is None:
+            return False
+        runs = run_storage(self.storage, self.workflow.name)
+        return await runs.newest_checkpoint_id(memory.run_id) == memory.settled
 
     async def _restored(self, checkpoint_id: str) -> WorkflowRunResult:
         """Put the run back to a checkpoint; what it still had to do there is done, and returned with the rest."""
@@ -155,7 +166,7 @@ class OwnTurn:
 
     async def _run(self, arguments: dict[str, Any]) -> WorkflowRunResult:
         message = arguments.pop("message", MISSING)
-        arguments = {**self.options, **arguments, "checkpoint_storage": self.storage}
+        arguments = {**arguments, **self.options, "checkpoint_storage": self.storage}
         if self.emit is None:
             result: WorkflowRunResult = await self.workflow.run(message, **arguments)
             return result

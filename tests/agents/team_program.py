@@ -64,8 +64,7 @@ def research(messages: Sequence[Message]) -> tuple[str, Any]:
 
 
 def write(messages: Sequence[Message]) -> tuple[str, Any]:
-    heard = [message.text for message in messages]
-    return f"turn {len(asked(messages))}", f"Heard: {heard}."
+    return f"turn {len(asked(messages))}", f"Heard {len(messages)} messages, asked: {', '.join(asked(messages))}."
 
 
 def managing(*members: str) -> Script:

@@ -10,7 +10,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -60,7 +62,7 @@ class Office:
 
 
 class Offices:
-    """Makes offices with the same store, each with runs of its own."""
+    """Makes offices, each with a store of its own."""
 
     def __init__(self, backend: Backend, folder: Path) -> None:
         self._backend, self._folder = backend, folder
@@ -84,36 +86,51 @@ def offices(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Offices]
     made.close()
 
 
-def tokens(told: dict[str, Any]) -> dict[str, float]:
-    return {who: used["total_tokens"] for who, used in told["usage"].items()}
+@dataclass(frozen=True)
+class Whole:
+    """A conversation that nobody disturbed."""
+
+    answers: list[dict[str, Any]]
+    calls: list[str]
+
+
+@cache
+def undisturbed(team: str, *words: str) -> Whole:
+    """It is the same on every storage, so one is enough."""
+    with TemporaryDirectory() as scratch:
+        office = Offices(BACKENDS["sqlite"], Path(scratch)).open(team)
+        answers = [office.hear(word) for word in words]
+        return Whole(answers, office.calls)
+
+
+def gist(told: dict[str, Any]) -> dict[str, Any]:
+    """What must not depend on who was killed: all but how long it took."""
+    return {**told, "usage": {who: used["total_tokens"] for who, used in told["usage"].items()}}
 
 
 @pytest.mark.parametrize(
     "instant",
-    [f"{IN_FLIGHT}#1", "before call#2", "after call#3", "after checkpoint#1", "after checkpoint#2", "after release"],
+    [f"{IN_FLIGHT}#1", "before call#2", "after call#3", "after checkpoint#1", "after last checkpoint"],
 )
 def test_a_turn_that_was_cut_off_goes_on_with_the_session_as_it_was(offices: Offices, instant: str) -> None:
-    whole, office = offices.open("pair"), offices.open("pair")
-    for one in (whole, office):
-        one.hear("wells")
-    expected = whole.hear("steps")
+    whole, office = undisturbed("pair", "wells", "steps"), offices.open("pair")
+    office.hear("wells")
 
-    killed = office.is_killed("steps", instant)
-    told = office.hear("steps") if killed else office.hear("--look")
+    assert office.is_killed("steps", instant)
+    told = office.hear("steps")
 
-    assert told == expected
+    assert gist(told) == gist(whole.answers[-1])
     repeats = Counter(office.calls) - Counter(whole.calls)
     assert sum(repeats.values()) == (1 if "flight" in instant or "before" in instant else 0), repeats
 
 
 def test_a_first_turn_that_was_cut_off_is_found_by_the_session_that_was_saved_before_it(offices: Offices) -> None:
-    whole, office = offices.open("pair"), offices.open("pair")
-    expected = whole.hear("wells")
+    whole, office = undisturbed("pair", "wells"), offices.open("pair")
 
     assert office.is_killed("wells", "after call#4")
     told = office.hear("wells")
 
-    assert (told, office.calls) == (expected, whole.calls)
+    assert (gist(told), office.calls) == (gist(whole.answers[0]), whole.calls)
     assert told["runs"] == 1
 
 
@@ -122,9 +139,11 @@ def test_each_turn_in_a_process_of_its_own_hears_everything_once(offices: Office
 
     answers = [office.hear(word)["text"] for word in ("wells", "steps", "stones")]
 
-    for answer, words in zip(answers, (["wells"], ["wells", "steps"], ["wells", "steps", "stones"]), strict=True):
-        said = answer[answer.rindex("Heard:") :]
-        assert [said.count(f"'{word}'") for word in words] == [1] * len(words), said
+    assert [answer.splitlines()[-1] for answer in answers] == [
+        "Heard 2 messages, asked: wells.",
+        "Heard 5 messages, asked: wells, steps.",
+        "Heard 8 messages, asked: wells, steps, stones.",
+    ]
     assert len(office.calls) == len(set(office.calls)) == 12
 
 
@@ -154,18 +173,16 @@ def test_a_team_in_a_team_in_a_team_makes_every_call_once(offices: Offices) -> N
     assert len(office.calls) == len(set(office.calls)) == 15, office.calls
 
 
-@pytest.mark.parametrize("number", [1, 3, 5, 7, 9])
+@pytest.mark.parametrize("number", [2, 6, 9])
 @pytest.mark.parametrize("point", ["after call", IN_FLIGHT])
 def test_a_team_in_a_team_in_a_team_repeats_no_recorded_call(offices: Offices, point: str, number: int) -> None:
-    whole, office = offices.open("tower"), offices.open("tower")
     words = ("a brief", "--approve")
-    expected = [whole.hear(word) for word in words]
+    whole, office = undisturbed("tower", *words), offices.open("tower")
 
     kills = [office.is_killed(word, f"{point}#{number}") for word in words]
     told = [office.hear(words[0])] if kills[0] else []
     told.append(office.hear(words[1]))
 
-    assert told[-1]["text"] == expected[-1]["text"]
-    assert tokens(told[-1]) == tokens(expected[-1])
+    assert gist(told[-1]) == gist(whole.answers[-1])
     repeats = Counter(office.calls) - Counter(whole.calls)
     assert sum(repeats.values()) == (sum(kills) if point == IN_FLIGHT else 0), repeats

@@ -131,7 +131,7 @@ class Worker(Executor):
 
     @handler
     async def work(self, task: Round, ctx: WorkflowContext[Report]) -> None:
-        asking = [self._ask(task.number, call, ctx) for call in range(1, self._calls + 1)]
+        asking = (self._ask(task.number, call, ctx) for call in range(1, self._calls + 1))
         answers = await asyncio.gather(*asking) if self._at_once else [await one for one in asking]
         self._total += len(answers)
         await ctx.send_message(Report(self.id, task.number, task.of, tuple(answers), self._total))

@@ -32,6 +32,7 @@ from stepwell.checkpointing.storage import sqlite_jobs as jobs
 from stepwell.checkpointing.storage.file_commit import FileCommit, Reindex
 from stepwell.checkpointing.storage.file_disk import Layout, failure
 from stepwell.checkpointing.storage.file_index import IndexWrong
+from stepwell.checkpointing.storage.file_journal import read_journal
 from stepwell.checkpointing.storage.file_reading import Reader, content_of
 from stepwell.checkpointing.storage.file_record import RunRecord
 from stepwell.checkpointing.storage.forking import after_fork_in_child
@@ -46,6 +47,7 @@ from stepwell.checkpointing.storage.records import (
     StoredCheckpoint,
 )
 from stepwell.checkpointing.storage.sqlite_jobs import Seat
+from stepwell.checkpointing.storage.verifying import DamagedRecord
 from stepwell.checkpointing.storage.writer import GroupWriter
 from stepwell.checkpointing.values import Node, ValueMemory
 from stepwell.errors import CheckpointDamaged, CheckpointNotFound, StorageClosed, WorkflowCheckpointException
@@ -296,6 +298,23 @@ class FileCheckpointStorage(RecordingStorage):
                 (each.row, list(each.requests.values()), each.newest.checkpoint_id if each.newest else None)
                 for each in chosen
             ]
+
+    def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
+        runs = calls = 0
+        with self._looking() as reader:
+            for run_id in reader.run_ids():
+                runs += 1
+                try:
+                    record = reader.run(run_id)
+                    if record is None:
+                        continue
+                    if record.lost_values:
+                        damaged.append(DamagedRecord(f"run {run_id}", f"{record.lost_values} values can't be read"))
+                    calls += len(read_journal(record)[0])
+                    reader.complete(record)
+                except WorkflowCheckpointException as error:
+                    damaged.append(DamagedRecord.of(error, f"run {run_id}"))
+        return runs, calls
 
     async def _node_state(self, run_key: int) -> tuple[int, set[int]]:
         def read() -> tuple[int, set[int]]:

@@ -22,6 +22,7 @@ BUSY_SECONDS = 20.0
 
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW
 _CHUNK = 1 << 20
+LARGEST_FILE = 1 << 32
 
 
 class Layout:
@@ -102,7 +103,9 @@ def closing(descriptor: int) -> Iterator[int]:
 
 
 def read_from(descriptor: int, offset: int = 0) -> bytes:
-    """Everything from `offset` to the end."""
+    """Everything from `offset` to the end, unless that is more than anything of ours can be."""
+    if os.fstat(descriptor).st_size - offset > LARGEST_FILE:
+        raise CheckpointDamaged("a file of the store", "it is larger than any of ours can be")
     parts: list[bytes] = []
     while part := os.pread(descriptor, _CHUNK, offset):
         parts.append(part)

@@ -28,7 +28,6 @@ import re
 from collections.abc import Iterator
 
 from stepwell.checkpointing.checkpoint import checked_id
-from stepwell.checkpointing.codec import MAX_TEXT
 from stepwell.checkpointing.storage.records import NODES_PER_RUN, StoredCheckpoint
 from stepwell.checkpointing.values import Root
 from stepwell.errors import CheckpointDamaged, FormatTooNew
@@ -107,13 +106,11 @@ def _members(text: str) -> Iterator[str]:
 
 
 def parse_checkpoint(checkpoint_id: str, data: bytes) -> tuple[StoredCheckpoint, str]:
-    """The checkpoint in a file of this name, and the run that keeps it; `CheckpointDamaged` if it is not exactly what was written."""
+    """The checkpoint in a file of this name and the run that keeps it, exactly as they were written."""
     body, mark, tail = data.rpartition(b'  "checksum": "')
     if not mark or tail != b'%s"\n}\n' % _checksum(body):
         problem = "it is empty" if not data else "its content does not match its checksum"
         raise CheckpointDamaged(checkpoint_id, problem)
-    if len(data) > MAX_TEXT:
-        raise CheckpointDamaged(checkpoint_id, "it is larger than any checkpoint may be")
     try:
         return _parsed(checkpoint_id, body.decode().removesuffix(",\n"))
     except FormatTooNew:

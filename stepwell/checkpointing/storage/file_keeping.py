@@ -16,6 +16,7 @@ from stepwell.checkpointing.storage.file_disk import (
     closing,
     create_folder,
     lock_file,
+    open_in_root,
     open_regular,
     read_from,
     remove_folder,
@@ -24,11 +25,12 @@ from stepwell.checkpointing.storage.file_disk import (
     unlock,
 )
 from stepwell.checkpointing.storage.file_index import Entry, Index, IndexWrong
+from stepwell.checkpointing.storage.file_json import parse_checkpoint
 from stepwell.checkpointing.storage.file_reading import checkpoint_file
 from stepwell.checkpointing.storage.file_record import RECORD, Note, RunRecord, read_record
 from stepwell.checkpointing.storage.file_runs import Runs
 from stepwell.checkpointing.storage.file_seats import Seats
-from stepwell.checkpointing.storage.file_sweep import _append, bury, depart, remove_checkpoints, sweep
+from stepwell.checkpointing.storage.file_sweep import append_note, bury, depart, remove_checkpoints, sweep
 from stepwell.checkpointing.storage.recording import SAVED_BY_HAND
 from stepwell.errors import CheckpointDamaged, FormatTooNew, InvalidId, StorageError, WorkflowCheckpointException
 
@@ -122,9 +124,6 @@ class Keeping:
         self._layout.temporary(checkpoint_id).unlink(missing_ok=True)
 
     def _whole_temporary(self, checkpoint_id: str) -> str | None:
-        from stepwell.checkpointing.storage.file_disk import open_in_root
-        from stepwell.checkpointing.storage.file_json import parse_checkpoint
-
         try:
             with closing(open_in_root(self._layout.temporary(checkpoint_id), os.O_RDONLY)) as descriptor:
                 return parse_checkpoint(checkpoint_id, read_from(descriptor))[1]
@@ -172,7 +171,7 @@ class Keeping:
         record = self._runs.get(run_id)
         if record is None or checkpoint_id not in record.saved:
             return False
-        _append(record, Note(gone=[checkpoint_id]))
+        append_note(record, Note(gone=[checkpoint_id]))
         remove_checkpoints(self._layout, record.key, [checkpoint_id])
         if not record.saved and record.row.state == SAVED_BY_HAND and record.row.holder is None:
             self._forget_run(record)

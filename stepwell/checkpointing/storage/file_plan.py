@@ -7,8 +7,8 @@
 
 Order, and why every crash between is safe. The note that names a checkpoint and the checkpoint's temporary file become
 durable in the same step, in either order, and the file gets its name afterwards. A crash before both are durable: the
-next one to lock the run finds a note whose file is not whole and that the index has not heard of, and cuts the note off;
-nobody was told of it. A crash before the rename: the temporary file is whole, so it gets its name. A crash before the
+next one to lock the run finds a note whose file is not whole and that the index has not heard of, and cuts the note
+off; nobody was told of it. A crash before the rename: the temporary file is whole, so it gets its name. A crash before the
 index heard of it: the next one to lock the run tells it. A file that has its name is therefore always named by a note,
 and replacing a checkpoint never leaves a moment in which neither the old nor the new one can be read.
 """
@@ -95,8 +95,12 @@ class Plan:
     failed: bool = False
 
     @property
+    def files(self) -> list[Append | Temporary]:
+        return [*self.temporaries, *self.appends]
+
+    @property
     def descriptors(self) -> list[int]:
-        files = [*self.appends, *self.temporaries]
+        files = self.files
         return [*self.prepared, *(file.descriptor for file in files if file.descriptor >= 0)]
 
     @property
@@ -108,7 +112,7 @@ class Plan:
         self.effects.append(effect)
 
     def begin(self) -> None:
-        for file in (*self.temporaries, *self.appends):
+        for file in self.files:
             file.begin()
 
     def publish(self) -> None:
@@ -120,7 +124,7 @@ class Plan:
     def fail(self, error: Exception) -> None:
         """It did not happen: leave everything as it was, as far as the disk still lets us."""
         self.failed, self.outcome = True, error
-        for file in (*self.appends, *self.temporaries):
+        for file in reversed(self.files):
             try:
                 file.undo()
             except OSError as problem:

@@ -5,8 +5,8 @@
     note    what became true in one instant: a change of the run's row, checkpoints saved or gone, requests, answers
 
 A checkpoint's new values and the note that names it are one write and one fsync, so they exist together or not at all.
-The run as it stands is the fold of its notes. Notes are numbered: one that is missing or unreadable leaves a gap, while a
-damaged value is missed only by the checkpoints that lead to it.
+The run as it stands is the fold of its notes. Notes are numbered: one that is missing or unreadable leaves a gap, while
+a damaged value is missed only by the checkpoints that lead to it.
 """
 
 from __future__ import annotations
@@ -119,6 +119,9 @@ class Birth:
         _parse_key(data.get("origin"))
         if not isinstance(data.get("workflow_name"), str):
             raise ValueError("it names no workflow")
+        for name in ("parent_checkpoint_id", "parent_run_id"):
+            if data.get(name) is not None:
+                checked_id(name, data[name])
         return cls(**data), serial
 
 
@@ -249,6 +252,8 @@ class RunRecord:
     def _fold(self, line: Line) -> None:
         if line.kind == "value":
             number = int(line.payload[: line.payload.index(b" ")])
+            if not 0 < number < NODES_PER_RUN:
+                raise ValueError("a value has no such number")
             node_id = self.key * NODES_PER_RUN + number
             self.values[node_id] = (line.start, line.end - line.start)
             self.next_node = max(self.next_node, node_id + 1)
@@ -263,7 +268,7 @@ class RunRecord:
         row = replace(self.row, **_checked_row(data.get("row", {})))
         saved = [_parse_saved(item, self.key) for item in data.get("saved", ())]
         asked = [PendingSummary(*_texts(item, 7)) for item in data.get("asked", ())]
-        decided = [Decision(*_texts(item[:3], 3), typed=bool(item[3])) for item in data.get("decided", ())]
+        decided = [_parse_decision(item) for item in data.get("decided", ())]
         if serial != self.serial + 1:
             self.lost_notes = True
         self.lost_values += self._bad
@@ -350,7 +355,10 @@ class Changed(Exception):
 
 
 def read_record(folder: Path, run_id: str | None = None) -> RunRecord:
-    """The run in this folder. `FileNotFoundError` if there is none, `CheckpointDamaged` if it can't be told whose it is."""
+    """The run in this folder; `FileNotFoundError` if there is none, `CheckpointDamaged` if it can't be told whose.
+
+    With `run_id`, it has to be that run's.
+    """
     path = folder / RECORD
     named = run_id or folder.name
     with closing(open_regular(path, os.O_RDONLY)) as descriptor:
@@ -388,6 +396,11 @@ def _texts(values: object, count: int) -> list[Any]:
     if not isinstance(values, list) or len(values) != count or not all(isinstance(each, _OPTIONAL) for each in values):
         raise ValueError("a request or an answer can't be read")
     return values
+
+
+def _parse_decision(item: Sequence[Any]) -> Decision:
+    request_id, value, answered_at = _texts(item[:3], 3)
+    return Decision(request_id, value, answered_at, typed=bool(item[3]))
 
 
 def _checked_row(row: object) -> dict[str, Any]:

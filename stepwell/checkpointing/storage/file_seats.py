@@ -1,8 +1,8 @@
 """Who may hold runs of a file storage, and who still lives.
 
 Each storage instance keeps an OS lock that dies with its process (see `liveness.py`). Its lease is written into the
-locked file itself, without an fsync: it only means something while its owner lives. A storage of this kind is on a local
-file system, so whoever sees the lock shares the kernel that keeps it, whatever its host is called.
+locked file itself, without an fsync: it only means something while its owner lives. A storage of this kind is on a
+local file system, so whoever sees the lock shares the kernel that keeps it, whatever its host is called.
 """
 
 from __future__ import annotations

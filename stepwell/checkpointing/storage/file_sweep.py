@@ -1,8 +1,8 @@
 """Removing what no checkpoint leads to any more, and runs that were deleted.
 
-Branches refer to their parents' values, so a run and all its branches are one family, under one lock; their names are in
-the family's lock file (none are while a run has no branches). A deleted run departs in one rename; what it leaves behind
-is what branches still need.
+Branches refer to their parents' values, so a run and all its branches are one family, under one lock; their names are
+in the family's lock file (none are while a run has no branches). A deleted run departs in one rename; what it leaves
+behind is what branches still need.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def sweep(layout: Layout, record: RunRecord) -> None:
         # First every log learns that what it remembers may be gone, then it goes: a crash between costs nothing.
         for each in alive:
             if each is not record:
-                _append(each, Note(row={"sweeps": each.row.sweeps + 1}))
+                append_note(each, Note(row={"sweeps": each.row.sweeps + 1}))
     for each in alive:
         if each is record or each.values.keys() - needed:
             rewrite(each, needed)
@@ -138,7 +138,7 @@ def _marked(references: dict[int, tuple[int, ...]], roots: Iterable[int]) -> set
     return marked
 
 
-def _append(record: RunRecord, note: Note) -> None:
+def append_note(record: RunRecord, note: Note) -> None:
     append = Append(record.path, record.end, note.line(record.serial + 1, record.birth))
     append.begin()
     try:

@@ -21,6 +21,7 @@ from stepwell.checkpointing.storage.records import (
     StaleMemory,
     StoredCheckpoint,
 )
+from stepwell.checkpointing.storage.verifying import DamagedRecord
 from stepwell.checkpointing.values import Node
 from stepwell.errors import AlreadyAnswered, RunBusy, RunTakenOver, UnknownRequest, UnknownRun
 
@@ -126,6 +127,9 @@ class InMemoryCheckpointStorage(RecordingStorage):
         ]
         runs.sort(key=lambda run: run.saved, reverse=True)
         return [(run.row, list(run.requests.values()), next(reversed(run.checkpoints), None)) for run in runs]
+
+    def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
+        return len(self._by_run), sum(len(run.calls) for run in self._by_run.values())
 
     # --- writing -----------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from stepwell.checkpointing.storage.records import (
     parse_header,
     parse_usage,
 )
+from stepwell.checkpointing.storage.verifying import DamagedRecord, VerificationReport
 from stepwell.checkpointing.values import Node, Root, ValueDecoder, ValueEncoder, ValueMemory
 from stepwell.errors import (
     CheckpointDamaged,
@@ -175,6 +176,10 @@ class RecordingStorage(ABC):
     async def delete_run(self, run_id: str) -> bool:
         return await self._delete_run(checked_id("run_id", run_id))
 
+    async def verify(self) -> VerificationReport:
+        """Read everything there is, and say what is damaged. Damage is reported, never raised."""
+        return await self._reading(self._verify_now)
+
     # --- what a backend supplies -------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -300,6 +305,27 @@ class RecordingStorage(ABC):
     def _readable(self, workflow_name: str | None, run_id: str | None) -> list[StoredCheckpoint]:
         """Like `_headers`, and what can't be read is left out: for those who look for something that is whole."""
         return self._headers(workflow_name, run_id)
+
+    def _verify_now(self) -> VerificationReport:
+        damaged: list[DamagedRecord] = []
+        rows: list[StoredCheckpoint] = []
+        try:
+            rows = self._readable(None, None)
+        except WorkflowCheckpointException as error:
+            damaged.append(DamagedRecord.of(error, repr(self)))
+        for row in rows:
+            try:
+                self._load_now(row.checkpoint_id)
+            except CheckpointNotFound:
+                continue  # deleted while we read
+            except WorkflowCheckpointException as error:
+                damaged.append(DamagedRecord.of(error, row.checkpoint_id))
+        runs, calls = self._verify_runs(damaged)
+        return VerificationReport(runs, len(rows), calls, tuple(damaged))
+
+    def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
+        """Read what does not belong to checkpoints, adding what is damaged; how many runs and calls there are."""
+        return len(self._runs(None, None)), 0
 
     def _whole(self, stored: StoredCheckpoint) -> StoredCheckpoint:
         """With its content, for backends that read it only when it is needed."""

@@ -22,6 +22,7 @@ from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.retention import FULL_HISTORY, Retention
 from stepwell.checkpointing.storage import sqlite_jobs as jobs
 from stepwell.checkpointing.storage import sqlite_reading as reading
+from stepwell.checkpointing.storage import sqlite_verification as verification
 from stepwell.checkpointing.storage.forking import after_fork_in_child
 from stepwell.checkpointing.storage.protocol import Decision
 from stepwell.checkpointing.storage.recording import RecordingStorage
@@ -36,6 +37,7 @@ from stepwell.checkpointing.storage.records import (
 from stepwell.checkpointing.storage.sqlite_commit import GroupCommit
 from stepwell.checkpointing.storage.sqlite_jobs import Seat
 from stepwell.checkpointing.storage.sqlite_reading import SnapshotPool
+from stepwell.checkpointing.storage.verifying import DamagedRecord
 from stepwell.checkpointing.storage.writer import GroupWriter
 from stepwell.checkpointing.values import Node
 from stepwell.errors import StorageClosed, WorkflowCheckpointException
@@ -195,6 +197,12 @@ class SQLiteCheckpointStorage(RecordingStorage):
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         with self._entered().snapshots.snapshot() as connection:
             return reading.list_runs(connection, workflow_name, state)
+
+    def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
+        with self._entered().snapshots.snapshot() as connection:
+            runs, calls, problems = verification.verify_runs(connection, str(self.path))
+        damaged.extend(problems)
+        return runs, calls
 
     async def _node_state(self, run_key: int) -> tuple[int, set[int]]:
         return await self._reading(self._node_state_now, run_key)
