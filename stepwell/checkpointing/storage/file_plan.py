@@ -8,9 +8,9 @@
 Order, and why every crash between is safe. The note that names a checkpoint and the checkpoint's temporary file become
 durable in the same step, in either order, and the file gets its name afterwards. A crash before both are durable: the
 next one to lock the run finds a note whose file is not whole and that the index has not heard of, and cuts the note
-off; nobody was told of it. A crash before the rename: the temporary file is whole, so it gets its name. A crash before the
-index heard of it: the next one to lock the run tells it. A file that has its name is therefore always named by a note,
-and replacing a checkpoint never leaves a moment in which neither the old nor the new one can be read.
+off; nobody was told of it. A crash before the rename: the temporary file is whole, so it gets its name. A crash before
+the index heard of it: the next one to lock the run tells it. A file that has its name is therefore always named by a
+note, and replacing a checkpoint never leaves a moment in which neither the old nor the new one can be read.
 """
 
 from __future__ import annotations

@@ -149,8 +149,10 @@ class Reader:
                     continue  # it is being deleted
                 raise CheckpointDamaged(f"run {entry.run_id}", "its folder is missing")
             self.complete(record)
-            if entry.checkpoint_id in record.saved and record.newest is not None:
-                return record, record.newest
+            newest = record.newest
+            # The run's last save may be one that a crash kept from the index.
+            if newest is not None and (entry.checkpoint_id in record.saved or newest.n > self.index.last_of(entry.key)):
+                return record, newest
         return None
 
     def complete(self, record: RunRecord) -> RunRecord:

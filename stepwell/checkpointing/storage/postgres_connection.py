@@ -10,6 +10,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -28,8 +29,8 @@ Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 MEDIUM_ERRORS = (psycopg.Error, OSError)
 """What a database that is gone, full or broken raises."""
 
-_IDLE_IN_TRANSACTION_SECONDS = 5
-"""A writer that is frozen in the middle of a transaction keeps rows locked for no longer than this."""
+_IDLE_WRITER_SECONDS, _IDLE_READER_SECONDS = 5, 300
+"""A writer that is frozen within a transaction keeps rows locked for no longer than this. Readers lock none."""
 _LOCK_SECONDS = 20
 _TRANSACTION_SECONDS = 120
 _OLDEST_SERVER = 12_00_00
@@ -106,14 +107,14 @@ def _configure(connection: Connection, target: Target, *, writing: bool) -> None
     settings = {
         "search_path": f"{sql.Identifier(target.schema).as_string(connection)}, pg_temp",
         "lock_timeout": f"{_LOCK_SECONDS}s",
-        "idle_in_transaction_session_timeout": f"{_IDLE_IN_TRANSACTION_SECONDS}s",
+        "idle_in_transaction_session_timeout": f"{_IDLE_WRITER_SECONDS if writing else _IDLE_READER_SECONDS}s",
     }
     if connection.info.server_version >= 14_00_00:
         settings["idle_session_timeout"] = "0"
-    if connection.info.server_version >= 17_00_00:
+    if writing and connection.info.server_version >= 17_00_00:
         settings["transaction_timeout"] = f"{_TRANSACTION_SECONDS}s"
-    for name, value in settings.items():
-        connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+    each = ", ".join(["set_config(%s, %s, false)"] * len(settings))
+    connection.execute(f"SELECT {each}", list(chain.from_iterable(settings.items())))
     if writing:
         _insist_on_durability(connection, target)
 
