@@ -24,6 +24,8 @@ from plot import picture, text_curves
 OURS = "stepwell"
 RELAY = "stepwell, in flight"
 RAW = "raw SQLite"
+POSTGRES = "stepwell on Postgres"
+RAW_POSTGRES = "raw Postgres"
 ASYNCIO = "asyncio alone"
 AGENT_FRAMEWORK = "agent-framework-core"
 LANGGRAPH = "langgraph"
@@ -32,6 +34,8 @@ PROGRAMS = {
     OURS: "ours",
     RELAY: "ours",
     RAW: "raw",
+    POSTGRES: "ours_postgres",
+    RAW_POSTGRES: "ours_postgres",
     ASYNCIO: "raw",
     AGENT_FRAMEWORK: "agent_framework_core",
     LANGGRAPH: "langgraph_sqlite",
@@ -65,7 +69,7 @@ class Bench:
         """
 
         def once(contender: str) -> Outcome:
-            task = "relay" if contender == RELAY else workload
+            task = {RELAY: "relay", RAW_POSTGRES: f"raw_{workload}"}.get(contender, workload)
             with self.scratch() as directory:
                 return run_contender(PROGRAMS[contender], task, {"directory": directory, **parameters}, timeout=timeout)
 
@@ -272,6 +276,22 @@ def fan_out(bench: Bench) -> None:
     )
 
 
+def postgres(bench: Bench) -> None:
+    """The same on a Postgres that is started for it here: told beside raw Postgres and SQLite, not judged."""
+    both = (POSTGRES, RAW_POSTGRES, OURS)
+    counted = bench.ask(both, "durable_counter", supersteps=bench.scaled(1000))
+    spoken = bench.ask(both, "chat", supersteps=bench.scaled(1000))
+    runs = bench.scaled(1000)
+    at_once = bench.ask(both, "many_durable_runs", runs=runs, supersteps=10, seconds=0.005)
+    for title, outcomes, figure, factor in (
+        ("durable superstep on Postgres, state is one integer", counted, "mean_us", 1.0),
+        ("+1 KB of chat per superstep on Postgres, the last tenth", spoken, "last_us", 1.0),
+        (f"{runs} durable runs at once on Postgres, 10 supersteps of 5 ms each", at_once, "seconds", 1e6),
+    ):
+        found, notes = bests(outcomes, figure, factor), remarks(outcomes, figure)
+        bench.table(title, "µs", found, reference=RAW_POSTGRES, targets={}, notes=notes)
+
+
 PARTS: dict[str, Callable[[Bench], None]] = {
     "counter": durable_counter,
     "chat": chat,
@@ -280,6 +300,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "resume": resume,
     "runs": many_runs,
     "fan-out": fan_out,
+    "postgres": postgres,
 }
 
 

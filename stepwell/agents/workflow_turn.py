@@ -67,7 +67,8 @@ class OwnTurn:
             )
         if responses:
             result = await self._run(self._answering(responses, memory))
-            return self._response(result, memory, told=memory.told)
+            # From a checkpoint it is a branch, of which nothing has been told.
+            return self._response(result, memory, told=memory.told if self.checkpoint_id is None else 0)
         if said:
             result = await self._go_on(said, memory)
             return self._response(result, OwnRun.of(self.session) or memory)
@@ -117,6 +118,7 @@ class OwnTurn:
             return await self._run({"message": message, "run_id": memory.run_id, "new_turn": new_turn})
         except RunUnfinished as error:
             if self.session is None or error.state == WorkflowRunState.IDLE_WITH_PENDING_REQUESTS.value:
+                memory.keep_in(self.session)
                 raise  # A question that waits is not talked over.
             return await self._from_settled(message, memory, error)
 

@@ -176,7 +176,7 @@ class WorkflowCheckpoint:
         metadata: Mapping[str, Any] | None = None,
         version: str = FORMAT,
         digest: str | None = None,
-        read: Callable[[], CheckpointContent] | None = None,
+        read: Callable[[str], CheckpointContent] | None = None,
     ) -> None:
         self.workflow_name = workflow_name
         self.graph_signature_hash = graph_signature_hash
@@ -200,7 +200,7 @@ class WorkflowCheckpoint:
     def content(self) -> CheckpointContent:
         if self._content is None:
             assert self._read is not None
-            self._content = self._read()
+            self._content = self._read(self.checkpoint_id)
         return self._content
 
     @property

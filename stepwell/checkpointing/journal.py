@@ -14,8 +14,7 @@ import hashlib
 import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -148,17 +147,23 @@ active_scope: ContextVar[CallScope | None] = ContextVar("stepwell_call_scope", d
 _enclosing: ContextVar[tuple[str, str] | None] = ContextVar("stepwell_enclosing_call", default=None)
 
 
-@contextmanager
-def entered(scope: CallScope | None) -> Iterator[None]:
-    """Make `scope` the one that calls are recorded in.
+class entered:  # used like a function
+    """Make a scope the one that calls are recorded in.
 
     A call that surrounds it (a workflow run by a tool, say) belongs to another scope and is no part of these calls'
     names: with it, two executors' calls inside would have one name.
     """
-    scope_token, enclosing_token = active_scope.set(scope), _enclosing.set(None)
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_scope", "_tokens")
+
+    def __init__(self, scope: CallScope | None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._tokens = active_scope.set(self._scope), _enclosing.set(None)
+
+    def __exit__(self, *_: object) -> None:
+        scope_token, enclosing_token = self._tokens
         _enclosing.reset(enclosing_token)
         active_scope.reset(scope_token)
 

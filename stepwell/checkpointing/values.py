@@ -227,6 +227,8 @@ class ValueEncoder(TreeEncoder):
         return counted
 
     def list(self, value: Any) -> Any:
+        if not value:
+            return []
         if len(value) > BLOCK:
             return self._nested(self._long_list, value)
         kinds = set(map(type, value))
@@ -241,6 +243,8 @@ class ValueEncoder(TreeEncoder):
         return {TAG: "tuple", "v": self.list(value)}
 
     def dict(self, value: Any) -> Any:
+        if not value:
+            return {}
         if len(value) > 2 * BLOCK:
             return self._nested(self._long_dict, value)
         kinds = set(map(type, value.values()))
@@ -387,7 +391,10 @@ def _begins_plain(value: Any) -> bool:
 
 def _is_small(items: Iterable[Any]) -> bool:
     """Are these all short enough to stand in the root as they are?"""
-    return all(-_LARGE < item < _LARGE if type(item) is int else item is None or len(item) < 64 for item in items)
+    for item in items:
+        if item is not None and (not -_LARGE < item < _LARGE if type(item) is int else len(item) > 63):
+            return False
+    return True
 
 
 def _equality_is_exact(cls: type) -> bool:

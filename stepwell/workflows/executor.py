@@ -182,7 +182,8 @@ class Executor:
 
     @property
     def specs(self) -> tuple[HandlerSpec, ...]:
-        return type(self).handler_specs()
+        own = type(self).__dict__.get("_handlers")
+        return own if own is not None else type(self).handler_specs()
 
     @property
     def input_types(self) -> tuple[Any, ...]:

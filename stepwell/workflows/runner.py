@@ -49,6 +49,9 @@ logger = logging.getLogger(__name__)
 
 Emit = Callable[[WorkflowEvent], None]
 
+_FAIR = 8
+"""After so many supersteps a run lets others have the event loop, whether or not it has waited for anything itself."""
+
 
 async def _at_once() -> None:
     """A consumer that takes everything as it comes."""
@@ -87,6 +90,9 @@ class Runner:
             if self.max_iterations is not None and state.iteration - state.turn_began >= self.max_iterations:
                 raise WorkflowConvergenceException(self.run_id, self.max_iterations)
             await self.demand()
+            if state.iteration % _FAIR == _FAIR - 1:
+                # Handlers may never wait for anything; the rest of the program must have its turn all the same.
+                await asyncio.sleep(0)
             state = await self._superstep(state)
         if not state.inbox and not state.pending:
             self._warn_of_waiting_fan_ins(state)

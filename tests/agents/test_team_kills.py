@@ -34,9 +34,9 @@ class Office:
     team: str
 
     def say(self, word: str, *, crash_at: str = "") -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-W", "error", "-m", "tests.agents.team_program"]
         return subprocess.run(
-            [sys.executable, "-W", "error", "-m", "tests.agents.team_program"]
-            + [self.team, self.store, str(self.folder), word],
+            [*program, self.team, self.store, str(self.folder), word],
             cwd=ROOT,
             env={**os.environ, CRASH_VARIABLE: crash_at},
             capture_output=True,

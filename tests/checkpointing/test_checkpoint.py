@@ -121,7 +121,7 @@ class Shelf:
     def __init__(self) -> None:
         self.fetched = 0
 
-    def fetch(self) -> CheckpointContent:
+    def fetch(self, checkpoint_id: str) -> CheckpointContent:
         self.fetched += 1
         return CheckpointContent(state={"a": 1})
 
@@ -143,10 +143,10 @@ def test_the_content_is_fetched_once() -> None:
 def test_content_that_could_not_be_fetched_is_fetched_again() -> None:
     shelf, closed = Shelf(), [True]
 
-    def fetch() -> CheckpointContent:
+    def fetch(checkpoint_id: str) -> CheckpointContent:
         if closed.pop():
             raise CheckpointNotFound("c1")
-        return shelf.fetch()
+        return shelf.fetch(checkpoint_id)
 
     checkpoint = WorkflowCheckpoint("w", "g", read=fetch)
     with pytest.raises(CheckpointNotFound):

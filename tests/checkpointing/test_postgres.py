@@ -805,6 +805,31 @@ async def test_damage_is_noticed_and_the_newest_good_ancestor_named(
     assert fallen_back.checkpoint_id == good.checkpoint_id
 
 
+async def test_a_store_that_is_whole_is_said_to_be(storage: PostgresCheckpointStorage) -> None:
+    log = await opened(storage)
+    for n in range(3):
+        await log.save(draft(n, _history(30 * n)))
+    await log.record_call(call("a\0"), supersedes=())
+    report = await storage.verify()
+    assert (report.runs, report.checkpoints, report.calls, report.damaged) == (1, 3, 1, ())
+
+
+async def test_everything_that_is_damaged_is_listed(
+    storage: PostgresCheckpointStorage, postgres: TestServer, schema: str
+) -> None:
+    log = await opened(storage)
+    saved = [await log.save(draft(n, {"label": Label(f"{n}" * 300)})) for n in range(3)]
+    await log.record_call(call("one"), supersedes=())
+    change(postgres, schema, "UPDATE checkpoints SET body = body || ' ' WHERE id = 1")
+    change(postgres, schema, "UPDATE nodes SET body = replace(body, '2', '3') WHERE body LIKE '%222%'")
+    change(postgres, schema, "UPDATE calls SET body = replace(body, 'done', 'gone')")
+
+    records = [record.record for record in (await storage.verify()).damaged]
+
+    assert records[:2] == [saved[0].checkpoint_id, saved[2].checkpoint_id]
+    assert sorted(record.partition(" ")[0] for record in records[2:]) == ["call", "value"]
+
+
 async def test_a_damaged_call_is_noticed_and_the_run_not_taken(
     storage: PostgresCheckpointStorage, postgres: TestServer, schema: str
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.storage.file import FileCheckpointStorage
-from stepwell.checkpointing.storage.file_plan import Syncing
+from stepwell.checkpointing.storage.file_commit import FileCommit
 from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from tests.postgres_server import server
@@ -105,14 +105,14 @@ def _file_place(folder: Path) -> str:
 
 
 class _FileCommits:
-    """Looks on while threads write: everything that a group has written is made durable by one function."""
+    """Looks on while threads write: one function takes a group all the way to the disk."""
 
     def __init__(self, reached: Reached) -> None:
         self._reached = reached
-        self._sync = Syncing.plans.__code__
+        self._carry_out = FileCommit._carry_out.__code__
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if frame.f_code is self._sync and event in ("call", "return"):
+        if frame.f_code is self._carry_out and event in ("call", "return"):
             self._reached("before commit" if event == "call" else "after commit")
 
 
@@ -147,17 +147,24 @@ def _drop_postgres(store: str) -> None:
 
 
 class _PostgresCommits:
-    """Looks on while threads use psycopg: the interpreter tells when its method is called and when it has returned."""
+    """Looks on while threads use psycopg: before COMMIT goes into the pipeline, and when its answer has come back."""
 
     def __init__(self, reached: Reached) -> None:
         import psycopg
 
+        from stepwell.checkpointing.storage.postgres_commit import GroupCommit
+
         self._reached = reached
         self._execute = psycopg.Connection.execute.__code__
+        self._done = GroupCommit._done.__code__
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if frame.f_code is self._execute and event in ("call", "return") and frame.f_locals["query"] == "COMMIT":
-            self._reached("before commit" if event == "call" else "after commit")
+        if event != "call":
+            return
+        if frame.f_code is self._execute and frame.f_locals["query"] == "COMMIT":
+            self._reached("before commit")
+        elif frame.f_code is self._done:
+            self._reached("after commit")
 
 
 def _around_postgres_commits(reached: Reached) -> None:

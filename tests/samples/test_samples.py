@@ -26,6 +26,24 @@ PRINTS = {
         "a second answer is refused: AlreadyAnswered",
     ],
     "13_structured_output.py": ["Chand Baori has 13 storeys"],
+    "30_workflow_as_agent.py": [
+        "desk: One walks down into a stepwell.",
+        "desk: Chand Baori has 3,500 steps.",
+        "one run of 4 supersteps",
+    ],
+    "31_team_in_a_team.py": [
+        'secretary wants to pay({"invoice":"4711","euros":120})',
+        "*** 120 euros paid for 4711 ***",
+        "answer: Invoice 4711 is settled.",
+        "1 run; who was asked: checker 1x, payer 2x, secretary 2x",
+    ],
+    "32_plan_review_by_session.py": [
+        "1 request waits",
+        "1. researcher: Read the notes",
+        "the manager was asked 2 times so far",
+        "answer: Stepwells: restore yours.",
+        "the manager was asked 7 times so far",
+    ],
 }
 
 
@@ -64,3 +82,14 @@ def test_an_approval_asked_for_by_one_process_is_given_by_another(tmp_path: Path
 
     assert "I did not pay" in rejected
     assert "***" not in rejected
+
+
+def test_a_plan_made_by_one_process_is_shown_and_approved_by_others(tmp_path: Path) -> None:
+    asked, shown, approved = [
+        run("32_plan_review_by_session.py", tmp_path, word) for word in ("ask", "show", "approve")
+    ]
+
+    assert "the session is in runs.session.json" in asked
+    assert "2. writer: Write the brief" in shown
+    assert "answer: Stepwells: restore yours." in approved
+    assert "asked 7 times" in approved

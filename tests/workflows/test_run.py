@@ -536,3 +536,19 @@ async def test_run_streaming_and_run_stream_from_checkpoint_are_there() -> None:
     entry = (await storage.list_checkpoints())[0]
     again = workflow.run_stream_from_checkpoint(entry.checkpoint_id, storage)
     assert (first, [event.data async for event in again if event.type == "output"]) == ([3], [3])
+
+
+async def test_handlers_that_never_wait_do_not_keep_the_event_loop_to_themselves() -> None:
+    import asyncio
+
+    class Spins(Executor):
+        @handler
+        async def spin(self, number: int, ctx: WorkflowContext[int]) -> None:
+            await ctx.send_message(number + 1)
+
+    spins = Spins("spins")
+    workflow = WorkflowBuilder(start_executor=spins, max_iterations=None).add_edge(spins, spins).build()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await workflow.run(0)

@@ -214,7 +214,11 @@ class FileCheckpointStorage(RecordingStorage):
     def _decoded(
         self, stored: StoredCheckpoint, registry: TypeRegistry, *, strict: bool, memory: ValueMemory | None = None
     ) -> WorkflowCheckpoint:
-        with self._looking():
+        with self._looking() as reader:
+            try:
+                return super()._decoded(self._whole(stored), registry, strict=strict, memory=memory)
+            except CheckpointDamaged:
+                reader.forget()
             try:
                 whole = self._whole(stored)
             except CheckpointDamaged as damage:
@@ -302,6 +306,7 @@ class FileCheckpointStorage(RecordingStorage):
     def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
         runs = calls = 0
         with self._looking() as reader:
+            reader.index.refresh()
             for run_id in reader.run_ids():
                 runs += 1
                 try:

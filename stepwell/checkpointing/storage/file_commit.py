@@ -17,7 +17,7 @@ from stepwell.checkpointing.storage.file_index import Entry, Index, IndexWrong
 from stepwell.checkpointing.storage.file_keeping import Keeping
 from stepwell.checkpointing.storage.file_plan import Plan, Syncing
 from stepwell.checkpointing.storage.file_reading import Reader
-from stepwell.checkpointing.storage.file_runs import Runs
+from stepwell.checkpointing.storage.file_runs import Moved, Runs
 from stepwell.checkpointing.storage.file_seats import Seats
 from stepwell.checkpointing.storage.file_sweep import sweep
 from stepwell.checkpointing.storage.file_work import FirstRemove, Work
@@ -118,8 +118,6 @@ class FileCommit:
     def _planned(self, job: Job) -> Plan:
         try:
             return self._work.plan(job)
-        except (OSError, FirstRemove) as error:
-            return Plan(error, failed=True)
         except Exception as error:  # a refusal is this job's outcome and nobody else's
             return Plan(error, failed=True)
 
@@ -168,6 +166,8 @@ class FileCommit:
         try:
             self._index.append(entries)
             self._index.refresh()
+            if self._index.is_long:
+                self._layout.index.unlink()
         except (OSError, IndexWrong) as error:
             # Without an index, the next one to need it makes it anew from the records, which have it all.
             logger.warning("%s could not be added to, it will be made anew: %s", self._layout.index, error)
@@ -200,6 +200,8 @@ class FileCommit:
         if isinstance(outcome, FirstRemove):
             removed = self._outcome(lambda: self._delete_checkpoint(outcome.job))
             return removed if isinstance(removed, Exception) else self._chunk([job])[0]
+        if isinstance(outcome, Moved):
+            return self._chunk([job])[0]
         if isinstance(outcome, OSError):
             if type(job) is OpenRun and outcome.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return self._chunk([job])[0]
@@ -250,6 +252,8 @@ class FileCommit:
             self._refresh_index(stack)
             for origin in sorted(set(origins)):  # in one order everywhere, so that nobody waits in a circle
                 self._lock(stack, os.path.join("families", origin), fcntl.LOCK_EX)  # noqa: PTH118
+            self._runs.locked = set(origins)
+            stack.callback(setattr, self._runs, "locked", None)
             yield
 
     def _lock(self, stack: ExitStack, name: str, how: int) -> None:

@@ -23,6 +23,7 @@ from stepwell.checkpointing.storage.file_disk import closing, open_regular, read
 from stepwell.checkpointing.storage.file_lines import dumped, lines, loaded, sealed
 from stepwell.errors import CheckpointDamaged, InvalidId
 
+_LONG = 10_000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -57,6 +58,13 @@ class Index:
     """The newest entry of each run that was not deleted."""
     _file: tuple[int, int] | None = None
     _end: int = 0
+    _base: int = 0
+    """How many entries there were when the file was first read."""
+
+    @property
+    def is_long(self) -> bool:
+        """Has it grown so much that most of it may be about checkpoints that are gone?"""
+        return len(self.entries) > max(_LONG, 4 * self._base)
 
     def refresh(self) -> None:
         """Take in what others have written; `IndexWrong` if it can't be relied on."""
@@ -68,7 +76,9 @@ class Index:
                 if found.st_size == 0:
                     raise IndexWrong
                 if found.st_size > self._end:
+                    is_new = self._end == 0
                     self._fold(read_from(descriptor, self._end))
+                    self._base = len(self.entries) if is_new else self._base
         except (FileNotFoundError, CheckpointDamaged):
             raise IndexWrong from None
         except OSError as error:

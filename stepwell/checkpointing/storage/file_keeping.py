@@ -64,6 +64,9 @@ class Keeping:
         if not self._layout.format.exists():
             self._create()
         self._check_format()
+        for folder in self._layout.folders:
+            if not folder.exists():  # empty ones are lost when a store is copied by some tools
+                create_folder(folder)
         for folder in (self._layout.inner, *self._layout.folders):
             if folder.is_symlink():
                 raise StorageError(str(folder), "this is a symbolic link, and links are not followed")
@@ -72,7 +75,14 @@ class Keeping:
     def _create(self) -> None:
         for folder in self._layout.folders:
             create_folder(folder)
-        replace_file(self._layout.format, f"{_OURS}{STORE_FORMAT}\n".encode())
+        descriptor = lock_file(self._layout.lock, fcntl.LOCK_EX)
+        if descriptor is None:
+            raise StorageError(str(self._layout.lock), "another process keeps it locked")
+        try:
+            if not self._layout.format.exists():  # somebody else may have been faster
+                replace_file(self._layout.format, f"{_OURS}{STORE_FORMAT}\n".encode())
+        finally:
+            unlock(descriptor)
 
     def _check_format(self) -> None:
         path = self._layout.format
@@ -161,7 +171,7 @@ class Keeping:
             found = None
         names = [found[1]] if found is not None else sorted(path.name for path in self._layout.runs.iterdir())
         for name in names:
-            record = self._runs.get(checked_id("run_id", name))
+            record = self._runs.peek(checked_id("run_id", name))
             if record is not None and checkpoint_id in record.saved:
                 return record
         return None

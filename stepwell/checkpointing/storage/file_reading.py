@@ -69,6 +69,10 @@ class Reader:
         self._records: OrderedDict[str, RunRecord] = OrderedDict()
         self._places: dict[int, str] = {}
 
+    def forget(self) -> None:
+        """Look at everything afresh: what was read of a write under way may have been taken back."""
+        self._records.clear()
+
     def close(self) -> None:
         self.closed = True
         self.threads.shutdown(wait=False)
@@ -91,6 +95,8 @@ class Reader:
                 if known is None:
                     raise Changed
                 known.refresh()
+                if known.is_damaged or known.lost_values:
+                    raise Changed  # or a line that was read was taken back: a fresh look tells
             except Changed:
                 known = read_record(folder, run_id)
         except (FileNotFoundError, NotADirectoryError):

@@ -11,7 +11,6 @@ a damaged value is missed only by the checkpoints that lead to it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from stepwell.checkpointing.storage.file_disk import closing, open_regular, read
 from stepwell.checkpointing.storage.file_json import parse_refs, refs_text
 from stepwell.checkpointing.storage.file_lines import Line, dumped, lines, loaded, sealed
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
-from stepwell.checkpointing.storage.records import NODES_PER_RUN, RequestRow, RunRow, StoredCheckpoint
+from stepwell.checkpointing.storage.records import NODES_PER_RUN, RequestRow, RunRow, StoredCheckpoint, parse_usage
 from stepwell.checkpointing.values import Node, Root
 from stepwell.errors import CheckpointDamaged, FormatTooNew, InvalidId
 
@@ -229,11 +228,9 @@ class RunRecord:
         if self.is_damaged:
             raise CheckpointDamaged(f"run {self.run_id}", "lines of its record can't be read", self._good())
         try:
-            usage = json.loads(self.row.usage)
-        except (ValueError, RecursionError):
-            usage = None
-        if not isinstance(usage, dict) or not all(isinstance(each, dict) for each in usage.values()):
-            raise CheckpointDamaged(f"run {self.run_id}", "its usage can't be read", self._good())
+            parse_usage(self.row.usage)
+        except CheckpointDamaged as damage:
+            raise CheckpointDamaged(f"run {self.run_id}", damage.problem, self._good()) from damage
 
     def _good(self) -> str | None:
         return self.newest.checkpoint_id if self.newest else None
@@ -269,13 +266,14 @@ class RunRecord:
         saved = [_parse_saved(item, self.key) for item in data.get("saved", ())]
         asked = [PendingSummary(*_texts(item, 7)) for item in data.get("asked", ())]
         decided = [_parse_decision(item) for item in data.get("decided", ())]
+        went = [checked_id("checkpoint_id", gone) for gone in data.get("gone", ())]
         if serial != self.serial + 1:
             self.lost_notes = True
         self.lost_values += self._bad
         self._bad = 0
         self.serial, self.row, self.last_note = serial, row, line.start
         self.base = self.base or line.end
-        for gone in data.get("gone", ()):
+        for gone in went:
             self.saved.pop(gone, None)
         for item in saved:
             self.saved.pop(item.checkpoint_id, None)

@@ -26,6 +26,10 @@ from stepwell.errors import CheckpointDamaged
 logger = logging.getLogger(__name__)
 
 
+class Moved(Exception):
+    """Between looking for a run's lock and having it, the run was made, or deleted and made again."""
+
+
 class Runs:
     """Records of the runs that are held here, and of those just being looked at."""
 
@@ -37,14 +41,23 @@ class Runs:
         self._n = 0
         self.journal_end: dict[str, int] = {}
         self.to_sweep: set[str] = set()
+        self.locked: set[str] | None = None
+        """The families whose locks are held; None if the whole store is."""
         self.untold: list[Entry] = []
         """Saves that a crash kept from the index."""
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
+    def peek(self, run_id: str) -> RunRecord | None:
+        """The run as it looks without its lock: it may change at any time, and its last line may not count."""
+        try:
+            return read_record(self._layout.run(run_id), run_id)
+        except FileNotFoundError:
+            return None
+
     def origin(self, run_id: str) -> str | None:
-        """The family of a run, as far as that can be told without its lock."""
-        record = self._read(run_id)
+        """The family of a run, which never changes; None if there is no such run."""
+        record = self._known.get(run_id) or self.peek(run_id)
         return None if record is None else record.birth.origin
 
     def get(self, run_id: str) -> RunRecord | None:
@@ -52,6 +65,9 @@ class Runs:
         record = self._read(run_id)
         if record is None:
             return None
+        if self.locked is not None and record.birth.origin not in self.locked:
+            del self._known[run_id]
+            raise Moved(run_id)
         if record.last_saved is not None and not record.is_damaged:
             record = self._settled(record, record.last_saved)
         if self._index.last_of(record.key) > record.n:
@@ -78,7 +94,7 @@ class Runs:
     def keeping(self, checkpoint_id: str) -> RunRecord | None:
         """The run that the file of this checkpoint names, if it does keep it."""
         found = checkpoint_file(self._layout, checkpoint_id)
-        record = self._read(found[1]) if found is not None else None
+        record = self.peek(found[1]) if found is not None else None
         return record if record is not None and checkpoint_id in record.saved else None
 
     def next_n(self, record: RunRecord) -> int:

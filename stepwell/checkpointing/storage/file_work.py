@@ -151,7 +151,7 @@ class Work:
         plan.then(partial(self._runs.hold, record, journal_end))
 
     def _hold_new(self, seat: Seat, run_id: str) -> None:
-        record = self._runs.get(run_id)
+        record = self._runs.peek(run_id)
         if record is not None:
             seat.held[record.key] = HeldRun(0, 0, has_calls=False)
             self._runs.hold(record, 0)

@@ -18,6 +18,7 @@ from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.retention import FULL_HISTORY, Retention
 from stepwell.checkpointing.storage import postgres_jobs as jobs
 from stepwell.checkpointing.storage import postgres_reading as reading
+from stepwell.checkpointing.storage import postgres_verification as verification
 from stepwell.checkpointing.storage.forking import after_fork_in_child
 from stepwell.checkpointing.storage.protocol import Decision
 from stepwell.checkpointing.storage.recording import RecordingStorage
@@ -29,6 +30,7 @@ from stepwell.checkpointing.storage.records import (
     RunRow,
     StoredCheckpoint,
 )
+from stepwell.checkpointing.storage.verifying import DamagedRecord
 from stepwell.checkpointing.values import Node
 from stepwell.errors import StorageClosed, StorageError, WorkflowCheckpointException
 
@@ -153,6 +155,14 @@ class PostgresCheckpointStorage(RecordingStorage):
 
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         return self._entered().read(reading.list_runs, workflow_name, state)
+
+    def _siblings(self, stored: StoredCheckpoint) -> list[str]:
+        return self._entered().read(reading.checkpoint_ids_of_run, stored.run_key)
+
+    def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
+        runs, calls, problems = self._entered().read(verification.verify_runs)
+        damaged.extend(problems)
+        return runs, calls
 
     async def _node_state(self, run_key: int) -> tuple[int, set[int]]:
         return await self._reading(self._node_state_now, run_key)

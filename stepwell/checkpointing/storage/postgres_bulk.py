@@ -5,7 +5,7 @@ Postgres keeps them prepared, and a group of a thousand writes is a handful of s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepwell.checkpointing.storage.postgres_transaction import Cursor, Transaction
@@ -20,8 +20,21 @@ class Bulk:
 
     def run(self, transaction: Transaction, rows: Sequence[Sequence[Any]], *more: Any) -> Cursor:
         """Rows must not be empty; `more` are values for placeholders behind the rows."""
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        return transaction.execute(self._statement, (*columns, *more))
+        return transaction.execute(self._statement, (*_columns(rows), *more))
+
+    def require(
+        self,
+        transaction: Transaction,
+        rows: Sequence[Sequence[Any]],
+        *more: Any,
+        refusal: Callable[[], Exception],
+    ) -> None:
+        """The same, and it has to find or change a row for each of these."""
+        transaction.require(len(rows), self._statement, (*_columns(rows), *more), refusal)
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 FENCE = Bulk(
@@ -37,7 +50,7 @@ ADVANCE_RUNS = Bulk(
             updated_at = v.updated_at, next_node = greatest(r.next_node, v.next_node), stopped_by = NULL,
             holder = CASE WHEN v.final THEN NULL ELSE r.holder END
         FROM {rows} WHERE r.key = v.key AND r.epoch = v.epoch AND r.sweeps = v.sweeps AND r.holder = %s
-        RETURNING r.key, r.sweep_at""",
+        RETURNING 1""",
     key="bigint",
     epoch="bigint",
     sweeps="bigint",

@@ -1,9 +1,9 @@
 """How a group of writes becomes one transaction, and what happens when the connection is lost on the way.
 
 Jobs of one kind and of different runs are done together; jobs of one run keep their order. The statements are sent as
-a pipeline, so that a group takes two round trips, however large it is. Each fence is checked by a statement of the same
-transaction: if one fails, everything is undone and the group is done again job by job, so that the one that may not
-write gets its error and the others go through.
+a pipeline with the commit at its end, so that a group takes one round trip, however large it is. Each fence is checked
+by a statement of the same transaction: if one fails, nothing takes place and the group is done again job by job, so that
+the one that may not write gets its error and the others go through.
 
 A lost connection is replaced and the group done again, for as long as patience lasts. If it was lost while the commit
 was under way, nobody can tell from here whether it took place. Each transaction leaves its number in the holder's row,
@@ -46,7 +46,7 @@ from stepwell.checkpointing.storage.postgres_jobs import (
 )
 from stepwell.checkpointing.storage.postgres_liveness import Liveness
 from stepwell.checkpointing.storage.postgres_readers import Readers
-from stepwell.checkpointing.storage.postgres_transaction import Transaction
+from stepwell.checkpointing.storage.postgres_transaction import Contested, Transaction
 from stepwell.checkpointing.storage.postgres_work import Work
 from stepwell.errors import WorkflowCheckpointException
 
@@ -157,7 +157,7 @@ class GroupCommit:
         except Exception as error:
             if is_the_databases(error):
                 raise
-            if len(jobs) == 1:
+            if len(jobs) == 1 and not isinstance(error, Contested):
                 return [self._refusal(error)]
         return self._transaction(connection, lambda transaction: self._one_by_one(transaction, jobs), pipelined=False)
 
@@ -204,24 +204,14 @@ class GroupCommit:
                 transaction.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
                 transaction.execute(_MARK, (self._holder, lock, self._lease_seconds, self._number))
                 outcomes = work(transaction)
-            transaction.settle()
+                self._doubt = _Doubt(self._number, outcomes, transaction)
+                committing = transaction.execute("COMMIT")
+            if committing.statusmessage != "COMMIT":
+                raise psycopg.InternalError(f"the server answered COMMIT with {committing.statusmessage}")
         except BaseException:
             self._undo(connection)
             raise
-        self._doubt = _Doubt(self._number, outcomes, transaction)
-        self._send_commit(connection)
         return self._done(self._doubt)
-
-    def _send_commit(self, connection: Connection) -> None:
-        try:
-            status = connection.execute("COMMIT").statusmessage
-        except psycopg.Error:
-            if not connection.closed:  # the server has answered, so there is no doubt
-                self._doubt = None
-            raise
-        if status != "COMMIT":
-            self._doubt = None
-            raise psycopg.InternalError(f"the server answered COMMIT with {status}")
 
     def _done(self, doubt: _Doubt) -> list[Any]:
         self._doubt = None
@@ -233,6 +223,7 @@ class GroupCommit:
     def _undo(self, connection: Connection) -> None:
         try:
             if not connection.closed:
+                self._doubt = None  # the server has answered
                 connection.execute("ROLLBACK")
         except MEDIUM_ERRORS:
             # The server undoes it by itself when it misses us; the error that counts is on its way already.

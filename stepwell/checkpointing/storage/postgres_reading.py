@@ -159,6 +159,12 @@ def headers(rows: Rows, workflow_name: str | None, run_id: str | None) -> list[S
     return list(map(_stored_checkpoint, found))
 
 
+def checkpoint_ids_of_run(rows: Rows, run_key: int) -> list[str]:
+    """Oldest first."""
+    found = rows("SELECT checkpoint_id FROM checkpoints WHERE run_key = %s ORDER BY id", (run_key,))
+    return [checkpoint_id for (checkpoint_id,) in found]
+
+
 def _chosen(workflow_name: str | None, run_id: str | None) -> tuple[str, tuple[str | bytes, ...]]:
     """Each of these is one range of an index that is in the order of saving."""
     if run_id is not None and workflow_name is not None:

@@ -1,4 +1,4 @@
-"""A transaction under way: its statements, what they have to have done, and what to remember once it is committed."""
+"""A transaction under way: its statements, what they have to do, and what to remember once it is committed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ Cursor: TypeAlias = "psycopg.Cursor[tuple[Any, ...]]"
 Values: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 
 
+_COUNTED = "WITH done AS ({statement}) SELECT 1 / (CASE WHEN count(*) = %s THEN 1 ELSE 0 END) FROM done"
+
+Contested = psycopg.errors.DivisionByZero
+"""Somebody in a pipelined group may not write; who, is found out job by job."""
+
+
 class Transaction:
-    """Statements go out as a pipeline if there is one; then results are looked at when all have been sent."""
+    """Statements go out as a pipeline if there is one, together with the commit: one round trip for all of them."""
 
     def __init__(self, connection: Connection, pipeline: psycopg.Pipeline | None) -> None:
         self._connection = connection
         self._pipeline = pipeline
-        self._checks: list[tuple[Cursor, int, Callable[[], Exception]]] = []
         self.effects: list[Callable[[], object]] = []
         self.taken: dict[int, int] = {}
         """Runs that were opened within this transaction, with their epochs."""
@@ -39,18 +44,16 @@ class Transaction:
             self._pipeline.sync()
         return cursor.fetchall()
 
-    def expect(self, cursor: Cursor, count: int, refusal: Callable[[], Exception]) -> None:
-        """This statement must change so many rows; if not, everything is undone for `refusal`."""
-        if self._pipeline is None:
-            _check(cursor, count, refusal)
-        else:
-            self._checks.append((cursor, count, refusal))
+    def require(self, count: int, statement: str, values: Sequence[Any], refusal: Callable[[], Exception]) -> None:
+        """Run a statement that returns a row for whatever it finds or changes, which has to be so many.
 
-    def settle(self) -> None:
-        """Now that all results are there: did each statement do what it had to?"""
-        self._pipeline = None
-        for cursor, count, refusal in self._checks:
-            _check(cursor, count, refusal)
+        Within a pipeline nobody looks at results before the commit is on its way, so it is Postgres that looks: it
+        divides by zero, and nothing of the transaction takes place. Outside of one, `refusal` says what was wrong.
+        """
+        if self._pipeline is not None:
+            self.execute(_COUNTED.format(statement=statement), (*values, count))
+        elif self.execute(statement, values).rowcount != count:
+            raise refusal()
 
     def then(self, effect: Callable[[], object]) -> None:
         """Do this once the transaction is committed."""
@@ -63,8 +66,3 @@ class Transaction:
         """What was done since then is undone."""
         effects, self.taken = before
         del self.effects[effects:]
-
-
-def _check(cursor: Cursor, count: int, refusal: Callable[[], Exception]) -> None:
-    if cursor.rowcount != count:
-        raise refusal()

@@ -31,7 +31,7 @@ from stepwell.checkpointing.storage.postgres_opening import Opening
 from stepwell.checkpointing.storage.postgres_reading import StoredRun
 from stepwell.checkpointing.storage.postgres_sweep import SPARED_NODES, nodes_left, sweep
 from stepwell.checkpointing.storage.postgres_text import name_key, storable
-from stepwell.checkpointing.storage.postgres_transaction import Cursor, Transaction
+from stepwell.checkpointing.storage.postgres_transaction import Transaction
 from stepwell.checkpointing.storage.protocol import Decision
 from stepwell.checkpointing.storage.recording import SAVED_BY_HAND, decision_text
 from stepwell.checkpointing.storage.records import (
@@ -42,10 +42,6 @@ from stepwell.checkpointing.storage.records import (
     call_text,
 )
 from stepwell.errors import AlreadyAnswered, CheckpointDamaged, RunTakenOver, UnknownRequest, UnknownRun
-
-
-class Contested(Exception):
-    """Somebody in this group may not write; who, is found out job by job."""
 
 
 class Work:
@@ -109,13 +105,9 @@ class Work:
 
     def _fence(self, transaction: Transaction, jobs: Sequence[Fenced]) -> None:
         fences = {(job.fence.run_key, job.fence.epoch) for job in jobs}
-        cursor = bulk.FENCE.run(transaction, sorted(fences), self._me)
-        transaction.expect(cursor, len(fences), partial(self._refused, transaction, jobs))
+        bulk.FENCE.require(transaction, sorted(fences), self._me, refusal=partial(self._refused, transaction, jobs[0]))
 
-    def _refused(self, transaction: Transaction, jobs: Sequence[Fenced]) -> Exception:
-        if len(jobs) > 1:
-            return Contested()
-        job = jobs[0]
+    def _refused(self, transaction: Transaction, job: Fenced) -> Exception:
         run = reading.run_with_key(transaction.rows, job.fence.run_key)
         if run is None:
             return RunTakenOver(job.run_id, "nobody: it was deleted")
@@ -129,8 +121,8 @@ class Work:
 
     def _save(self, transaction: Transaction, jobs: Sequence[SaveCheckpoint]) -> list[None]:
         writes = [job.write for job in jobs]
-        advanced = bulk.ADVANCE_RUNS.run(transaction, list(map(_run_row, writes)), self._me)
-        transaction.expect(advanced, len(jobs), partial(self._refused, transaction, jobs))
+        refusal = partial(self._refused, transaction, jobs[0])
+        bulk.ADVANCE_RUNS.require(transaction, list(map(_run_row, writes)), self._me, refusal=refusal)
         self._give_back(transaction, (write.fence for write in writes if write.final))
         for write in writes:
             for decision in write.decisions:
@@ -144,16 +136,17 @@ class Work:
             bulk.INSERT_REQUESTS.run(transaction, requests)
         if forgetful := [write.fence.run_key for write in writes if write.forget_calls]:
             transaction.execute(bulk.FORGET_CALLS, (forgetful,))
-        self._prune(transaction, [write for write in writes if write.keep is not None], advanced)
+        if limited := [write for write in writes if write.keep is not None]:
+            self._prune(transaction, limited)
         return [None] * len(jobs)
 
-    def _prune(self, transaction: Transaction, writes: Sequence[CheckpointWrite], advanced: Cursor) -> None:
+    def _prune(self, transaction: Transaction, writes: Sequence[CheckpointWrite]) -> None:
         for keep in {write.keep for write in writes}:
             run_keys = [write.fence.run_key for write in writes if write.keep == keep]
             transaction.execute(bulk.PRUNE_CHECKPOINTS, (run_keys, keep))
-        if not writes:
-            return
-        sweep_at: dict[int, int] = dict(transaction.fetched(advanced))
+        run_keys = [write.fence.run_key for write in writes]
+        due = transaction.rows("SELECT key, sweep_at FROM runs WHERE key = ANY(%b::bigint[])", (run_keys,))
+        sweep_at: dict[int, int] = dict(due)
         for write in writes:
             key = write.fence.run_key
             limit = sweep_at.get(key) or key * NODES_PER_RUN + SPARED_NODES
@@ -215,9 +208,11 @@ class Work:
         self._decide(transaction, found[0][0], job.run_id, job.decision)
 
     def _decide(self, transaction: Transaction, run_key: int, run_id: str, decision: Decision) -> None:
-        cursor = transaction.execute(
+        transaction.require(
+            1,
             """UPDATE requests SET answer = %s, answered_at = %s, typed = %s
-                WHERE run_key = %s AND request_key = %s AND (answer IS NULL OR (%s AND NOT typed))""",
+                WHERE run_key = %s AND request_key = %s AND (answer IS NULL OR (%s AND NOT typed))
+                RETURNING 1""",
             (
                 storable(decision.value),
                 decision.answered_at,
@@ -226,9 +221,8 @@ class Work:
                 name_key(decision.request_id),
                 decision.replaces_unusable,
             ),
+            partial(self._second_answer, transaction, run_key, run_id, decision.request_id),
         )
-        refusal = partial(self._second_answer, transaction, run_key, run_id, decision.request_id)
-        transaction.expect(cursor, 1, refusal)
 
     def _deliver(self, transaction: Transaction, run_key: int, request_id: str) -> None:
         """An answer recorded without the program has reached it, and passed its check."""

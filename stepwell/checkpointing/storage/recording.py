@@ -35,10 +35,11 @@ from stepwell.checkpointing.storage.records import (
     parse_usage,
 )
 from stepwell.checkpointing.storage.verifying import DamagedRecord, VerificationReport
-from stepwell.checkpointing.values import Node, Root, ValueDecoder, ValueEncoder, ValueMemory
+from stepwell.checkpointing.values import Node, Root, ValueDecoder, ValueEncoder, ValueMemory, digest_of
 from stepwell.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
+    FormatTooNew,
     InvalidRunArguments,
     UnknownRequest,
     WorkflowCheckpointException,
@@ -268,7 +269,19 @@ class RecordingStorage(ABC):
             content = self._content(stored, registry, strict=strict, memory=memory)
         except CheckpointDamaged as damage:
             raise self._with_ancestor(damage, stored) from damage
+        except FormatTooNew:
+            if self._is_sealed(stored):
+                raise
+            # A single changed bit makes a format of the future out of today's.
+            changed = CheckpointDamaged(stored.checkpoint_id, "its content does not match its digest")
+            raise self._with_ancestor(changed, stored) from None
         return WorkflowCheckpoint(**header, **content.fields())
+
+    def _is_sealed(self, stored: StoredCheckpoint) -> bool:
+        root = stored.root
+        nodes = self._reachable(root.refs)
+        digests = [nodes[ref].digest for ref in root.refs if ref in nodes]
+        return len(digests) == len(root.refs) and digest_of(stored.header + root.text, digests) == root.digest
 
     def _content(
         self, stored: StoredCheckpoint, registry: TypeRegistry, *, strict: bool, memory: ValueMemory | None = None
@@ -333,7 +346,11 @@ class RecordingStorage(ABC):
 
     def _lazy(self, stored: StoredCheckpoint) -> WorkflowCheckpoint:
         header = parse_header(stored)
-        return WorkflowCheckpoint(**header, read=lambda: self._load_now(stored.checkpoint_id).content)
+        return WorkflowCheckpoint(**header, read=self._content_now)
+
+    def _content_now(self, checkpoint_id: str) -> CheckpointContent:
+        """A checkpoint's content, when somebody looks at it."""
+        return self._load_now(checkpoint_id).content
 
 
 class RecordedRun:
@@ -348,6 +365,7 @@ class RecordedRun:
         self._memory = ValueMemory(opened.next_node)
         self._encoder = ValueEncoder(registry, self._memory)
         self._id_prefix = new_id()[:24]
+        self._read = storage._content_now  # one for all of the run's checkpoints: many of them are kept at once
         self._sweeps = row.sweeps
         self._sequence = row.sequence
         self._previous = opened.latest
@@ -396,7 +414,6 @@ class RecordedRun:
         previous = self._previous
         # Unique like a random id, and cheaper: the prefix is random, the rest counts.
         checkpoint_id = f"{self._id_prefix}{self._sequence + 1:08x}"
-        storage = self._storage
         checkpoint = WorkflowCheckpoint(
             self._opened.row.workflow_name,
             draft.graph_signature_hash,
@@ -407,7 +424,7 @@ class RecordedRun:
             timestamp=now(),
             iteration_count=draft.iteration_count,
             metadata=draft.metadata,
-            read=lambda: storage._load_now(checkpoint_id).content,
+            read=self._read,
         )
         stored = await self._write(checkpoint, draft)
         checkpoint.digest = stored.root.digest.hex()

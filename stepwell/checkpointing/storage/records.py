@@ -21,7 +21,7 @@ from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.storage.protocol import BranchPoint, Decision, PendingSummary
 from stepwell.checkpointing.values import Node, Root
-from stepwell.errors import CheckpointDamaged, FormatTooNew, NotSavable
+from stepwell.errors import CheckpointDamaged, FormatTooNew, NotSavable, Undecodable
 
 NODES_PER_RUN = 1 << 32
 """Node ids are `run_key * NODES_PER_RUN + n`: a run takes its own without asking, branches refer to their parent's."""
@@ -166,7 +166,7 @@ def parse_header(stored: StoredCheckpoint) -> dict[str, Any]:
             "version": header["format"],
             "digest": stored.root.digest.hex(),
         }
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, Undecodable) as error:
         raise CheckpointDamaged(stored.checkpoint_id, f"its header can't be read: {error}") from error
 
 
@@ -194,7 +194,12 @@ def parse_call(call_id: str, text: str, digest: bytes) -> CallRecord:
 
 
 def parse_usage(text: str) -> Mapping[str, Mapping[str, float]]:
-    usage: Mapping[str, Mapping[str, float]] = json.loads(text)
+    try:
+        usage = json.loads(text)
+    except (ValueError, RecursionError):
+        usage = None
+    if not isinstance(usage, dict) or not all(isinstance(each, dict) for each in usage.values()):
+        raise CheckpointDamaged("the usage of a run", "it can't be read")
     return usage
 
 

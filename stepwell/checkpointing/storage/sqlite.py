@@ -37,7 +37,8 @@ from stepwell.checkpointing.storage.records import (
 from stepwell.checkpointing.storage.sqlite_commit import GroupCommit
 from stepwell.checkpointing.storage.sqlite_jobs import Seat
 from stepwell.checkpointing.storage.sqlite_reading import SnapshotPool
-from stepwell.checkpointing.storage.verifying import DamagedRecord
+from stepwell.checkpointing.storage.sqlite_schema import MEDIUM_ERRORS, failure
+from stepwell.checkpointing.storage.verifying import DamagedRecord, VerificationReport
 from stepwell.checkpointing.storage.writer import GroupWriter
 from stepwell.checkpointing.values import Node
 from stepwell.errors import StorageClosed, WorkflowCheckpointException
@@ -197,6 +198,13 @@ class SQLiteCheckpointStorage(RecordingStorage):
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         with self._entered().snapshots.snapshot() as connection:
             return reading.list_runs(connection, workflow_name, state)
+
+    def _verify_now(self) -> VerificationReport:
+        try:
+            return super()._verify_now()
+        except MEDIUM_ERRORS as error:  # not even the tables can be read
+            problem = DamagedRecord.of(failure(error, self.path, reading=True), str(self.path))
+            return VerificationReport(0, 0, 0, (problem,))
 
     def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
         with self._entered().snapshots.snapshot() as connection:

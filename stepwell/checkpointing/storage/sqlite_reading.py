@@ -28,7 +28,7 @@ from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
 from stepwell.checkpointing.storage.records import NODES_PER_RUN, RequestRow, RunRow, StoredCheckpoint, parse_call
 from stepwell.checkpointing.storage.sqlite_schema import MEDIUM_ERRORS, connect_reader, failure, file_at, torn
 from stepwell.checkpointing.values import Node, Root
-from stepwell.errors import StorageClosed
+from stepwell.errors import CheckpointDamaged, StorageClosed
 
 T = TypeVar("T")
 
@@ -166,7 +166,13 @@ def _listed(text: str) -> list[Any]:
     return rows
 
 
+_COUNTS = (0, 4, 7, 8, 9, 15, 16, 17)
+"""Where `_RUN` has numbers. SQLite keeps whatever it is given in any column."""
+
+
 def _stored_run(values: Sequence[Any]) -> StoredRun:
+    if not all(type(values[place]) is int for place in _COUNTS):
+        raise CheckpointDamaged(f"run {values[1]}", "its row can't be read")
     workflow, next_node, sweep_at, holder_id, expires, expires_here = values[15:]
     return StoredRun(
         RunRow(*values[:15]), workflow, next_node, sweep_at, holder_id, Lease(expires or 0.0, expires_here or 0.0)

@@ -11,7 +11,7 @@ from stepwell.checkpointing.lease import Holder
 from stepwell.checkpointing.storage.liveness import HolderLocks, Lease
 from stepwell.checkpointing.storage.sqlite_jobs import Seat
 from stepwell.checkpointing.storage.sqlite_reading import StoredRun
-from stepwell.errors import RunBusy
+from stepwell.errors import CheckpointDamaged, RunBusy
 
 
 class Seats:
@@ -75,10 +75,13 @@ class Seats:
         """Why this run can't be had, or None if nobody alive holds it."""
         if run.row.holder is None:
             return None
-        holder = Holder.parse(run.row.holder)
-        # Whoever is in this process is as awake as we are, even if its lease ran out while both were asleep.
-        if not self._is_here(holder) and self._locks.may_be_replaced(holder, run.lease):
-            return None
+        try:
+            holder = Holder.parse(run.row.holder)
+            # Whoever is in this process is as awake as we are, even if its lease ran out while both were asleep.
+            if not self._is_here(holder) and self._locks.may_be_replaced(holder, run.lease):
+                return None
+        except ValueError as error:
+            raise CheckpointDamaged(f"run {run.row.run_id}", f"its holder can't be read: {error}") from error
         return RunBusy(run.row.run_id, self.described(holder))
 
     def described(self, holder: Holder) -> str:
@@ -118,8 +121,11 @@ class Seats:
         ).fetchall()
         known: set[str] = set()
         for holder_id, text, expires, expires_here, holds_runs in rows:
+            if holds_runs:
+                known.add(text.partition(":")[0])
+                continue
             holder = Holder.parse(text)
-            if holds_runs or not self._locks.may_be_replaced(holder, Lease(expires, expires_here)):
+            if not self._locks.may_be_replaced(holder, Lease(expires, expires_here)):
                 known.add(holder.instance)
             else:
                 connection.execute("DELETE FROM holders WHERE id = ?", (holder_id,))

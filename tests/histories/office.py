@@ -1,0 +1,104 @@
+"""The program whose runs are kept in this folder, as each format of stepwell has written them.
+
+`python -m tests.histories.office <format>` writes them anew, for a format that has none yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepwell import (
+    Executor,
+    FileCheckpointStorage,
+    SQLiteCheckpointStorage,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    handler,
+    response_handler,
+)
+from stepwell.testing.crash import CrashingStorage, PowerLoss
+
+HERE = Path(__file__).resolve().parent
+STORAGES: dict[str, Any] = {"file": FileCheckpointStorage, "sqlite.db": SQLiteCheckpointStorage}
+
+
+@dataclass(frozen=True)
+class Letter:
+    text: str
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    letter: Letter
+    cost: int
+
+
+class Clerk(Executor):
+    """Asks three things, one after the other, and writes a letter."""
+
+    def __init__(self, asked: list[str]) -> None:
+        super().__init__("clerk")
+        self._asked = asked
+        self._seen: dict[int, set[str]] = {}
+
+    @handler
+    async def work(self, task: str, ctx: WorkflowContext[Letter]) -> None:
+        answers = [await ctx.call(self.ask, f"{task} {number}") for number in (1, 2, 3)]
+        self._seen[len(answers)] = set(answers)
+        await ctx.send_message(Letter(" ".join(answers) + " naïve ☃" * 40, (1, 2)))
+
+    async def ask(self, question: str) -> str:
+        self._asked.append(question)
+        return question.upper()
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        return {"seen": self._seen}
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        self._seen = state["seen"]
+
+
+class Chief(Executor):
+    """Has a person approve each letter."""
+
+    def __init__(self) -> None:
+        super().__init__("chief")
+
+    @handler
+    async def review(self, letter: Letter, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.request_info(Question(letter, 3), bool, request_id="approve")
+
+    @response_handler
+    async def decide(self, question: Question, approved: bool, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output(question.letter.text if approved else "no")
+
+
+def office(asked: list[str]) -> Workflow:
+    def clerk() -> Clerk:
+        return Clerk(asked)
+
+    return WorkflowBuilder(start_executor=clerk, name="office").add_edge(clerk, lambda: Chief()).build()
+
+
+async def write(folder: Path) -> None:
+    """A run that lost power after its second call, one that waits for a person, and one that is finished."""
+    for name, kind in STORAGES.items():
+        async with kind(folder / name) as storage:
+            with suppress(PowerLoss):
+                await office([]).run(
+                    "cut", run_id="cut", checkpoint_storage=CrashingStorage(storage, at="after call#2")
+                )
+            await office([]).run("wait", run_id="waiting", checkpoint_storage=storage)
+            await office([]).run("end", run_id="finished", checkpoint_storage=storage)
+            await office([]).run(run_id="finished", responses={"approve": True}, checkpoint_storage=storage)
+
+
+if __name__ == "__main__":
+    asyncio.run(write(HERE / sys.argv[1]))
