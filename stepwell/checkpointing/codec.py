@@ -386,6 +386,7 @@ class TreeDecoder:
         self.registry = registry
         self.strict = strict
         self.path = path
+        self._entries: dict[str, TypeEntry | None] = {}
         decoder = json.JSONDecoder(object_hook=self.hook, parse_constant=self._constant)
         self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
 
@@ -428,7 +429,9 @@ class TreeDecoder:
         build = _RECORD_DECODERS.get(tag)
         if build is None or not isinstance(name, str):
             raise Undecodable(self.path, f"unknown tag {str(tag)[:60]!r}")
-        entry = self.registry.entry_named(name)
+        if name not in self._entries:
+            self._entries[name] = self.registry.entry_named(name)
+        entry = self._entries[name]
         if entry is None:
             if self.strict:
                 raise UnknownType(name, self.path)

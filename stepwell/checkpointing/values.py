@@ -430,6 +430,7 @@ class ValueDecoder(TreeDecoder):
         self._memory = memory
         self._refs: tuple[int, ...] = ()
         self._shared: dict[int, Any] = {}
+        self._shareable: dict[type, bool] = {}
         self._size = 0
         self._checked: set[int] = set()
         self._open: set[int] = set()
@@ -442,7 +443,11 @@ class ValueDecoder(TreeDecoder):
     def hook(self, tree: dict[str, Any]) -> Any:
         tag = tree.get(TAG)
         if tag in ("list", "map"):
-            return self._join([*map(self.reference, tree["b"]), tree["v"]])
+            parts = [*map(self.reference, tree["b"]), tree["v"]]
+            whole = self._join(parts)
+            if self._memory is not None and tag == "list" and whole:
+                self._recognise(whole, parts[:-1], [self._refs[index] for index in tree["b"]])
+            return whole
         if tag == "join":
             return self._join([self.reference(index) for index in range(len(self._refs))])
         return super().hook(tree)
@@ -479,14 +484,37 @@ class ValueDecoder(TreeDecoder):
         return value
 
     def _remember(self, node: Node, value: Any) -> None:
-        entry = self.registry.entry_for(type(value))
-        shareable = type(value) is str or (entry is not None and entry.immutable)
+        shareable = self._is_shareable(type(value))
         if shareable:
             self._shared[node.id] = value
         if self._memory is not None:
             self._memory.add(node.id, node.digest)
             if shareable:
                 self._memory.by_identity[id(value)] = (value, node.id)
+
+    def _recognise(self, items: list[Any], blocks: list[Any], node_ids: list[int]) -> None:
+        """Remember how this list is stored, so that the run's next checkpoint need not find out again."""
+        assert self._memory is not None
+        sizes = list(map(len, blocks))
+        if sizes != sorted(sizes, reverse=True) or sum(sizes) != len(items) - len(items) % BLOCK:
+            return  # Not cut the way it is cut here.
+        kinds = set(map(type, items))
+        levels: Levels = []
+        for block, node_id in zip(blocks, node_ids, strict=True):
+            level = next((n for n in range(12) if len(block) == BLOCK ** (n + 1)), None)
+            if level is None:
+                return
+            levels += [[] for _ in range(level + 1 - len(levels))]
+            levels[level].append(node_id)
+        if all(map(self._is_shareable, kinds)) and str not in kinds and len(items) > BLOCK:
+            prefix = _Prefix(all(map(_equality_is_exact, kinds)), list(items), levels)
+            self._memory.prefixes.setdefault(id(items[0]), []).append(prefix)
+
+    def _is_shareable(self, cls: type) -> bool:
+        if cls not in self._shareable:
+            entry = self.registry.entry_for(cls)
+            self._shareable[cls] = cls is str or (entry is not None and entry.immutable)
+        return self._shareable[cls]
 
     def _join(self, parts: list[Any]) -> Any:
         if all(type(part) is list for part in parts):
@@ -496,8 +524,8 @@ class ValueDecoder(TreeDecoder):
         raise Undecodable(self.path, "its blocks are neither all lists nor all dicts")
 
     def _check(self, text: str, refs: tuple[int, ...], digest: bytes, record: str) -> None:
-        missing = [ref for ref in refs if ref not in self._nodes]
+        missing = [ref for ref in refs if ref not in self._nodes] if refs else ()
         if missing:
             raise CheckpointDamaged(record, f"the value {missing[0]} it refers to is missing")
-        if digest_of(text, (self._nodes[ref].digest for ref in refs)) != digest:
+        if digest_of(text, [self._nodes[ref].digest for ref in refs]) != digest:
             raise CheckpointDamaged(record, "its content does not match its digest")

@@ -867,3 +867,17 @@ async def test_one_who_may_not_write_does_not_harm_the_others_of_its_group(
 
     assert [type(result) for result in results].count(RunTakenOver) == 1
     assert len(await storage.list_checkpoint_ids()) == 5
+
+
+async def test_being_refused_again_and_again_does_not_harm_the_connection(storage: PostgresCheckpointStorage) -> None:
+    """Statements that follow a refused one in a pipeline are passed over, also those that were to be prepared."""
+    former = await opened(storage, "lost")
+    await former.release()
+    log = await opened(storage)
+    for n in range(40):
+        for write in (former.save(draft(n)), former.record_call(call("late"), supersedes=())):
+            with pytest.raises(RunTakenOver):
+                await write
+        await log.record_call(call(f"call-{n}"), supersedes=())
+        await log.save(draft(n))
+    assert len(await storage.list_checkpoint_ids()) == 40

@@ -187,11 +187,11 @@ class FileCommit:
                 logger.warning("%s could not be tidied up: %s", self._layout.root, error)
 
     def _swept(self, run_id: str) -> None:
-        record = self._runs.get(run_id)
-        if record is None:
-            return
+        """The save is durable whatever comes of this: what could not be swept stays, and is swept another time."""
         try:
-            sweep(self._layout, record)
+            record = self._runs.get(run_id)
+            if record is not None:
+                sweep(self._layout, record)
         except (OSError, WorkflowCheckpointException) as error:
             logger.warning("run %r could not be swept: %s", run_id, error)
 

@@ -124,14 +124,12 @@ class Plan:
     def fail(self, error: Exception) -> None:
         """It did not happen: leave everything as it was, as far as the disk still lets us."""
         self.failed, self.outcome = True, error
-        for file in reversed(self.files):
+        for undo in (*(file.undo for file in reversed(self.files)), *self.on_failure):
             try:
-                file.undo()
+                undo()
             except OSError as problem:
-                # The next one to write looks at the file again, and finds out what is there.
-                logger.warning("%s could not be put back as it was: %s", file.path, problem)
-        for clean in self.on_failure:
-            clean()
+                # The next one to write looks at the files again, and finds out what is there.
+                logger.warning("a failed write could not be undone altogether: %s", problem)
 
     def close(self) -> None:
         for descriptor in self.descriptors:

@@ -2,8 +2,8 @@
 
 Jobs of one kind and of different runs are done together; jobs of one run keep their order. The statements are sent as
 a pipeline with the commit at its end, so that a group takes one round trip, however large it is. Each fence is checked
-by a statement of the same transaction: if one fails, nothing takes place and the group is done again job by job, so that
-the one that may not write gets its error and the others go through.
+by a statement of the same transaction: if one fails, nothing takes place and the group is done again job by job, so
+that the one that may not write gets its error and the others go through.
 
 A lost connection is replaced and the group done again, for as long as patience lasts. If it was lost while the commit
 was under way, nobody can tell from here whether it took place. Each transaction leaves its number in the holder's row,
@@ -224,7 +224,9 @@ class GroupCommit:
         try:
             if not connection.closed:
                 self._doubt = None  # the server has answered
-                connection.execute("ROLLBACK")
+                # The number makes it a statement that psycopg has not seen: only then does it look at what came of it,
+                # and forgets that it has prepared statements which the server passed over after the one that failed.
+                connection.execute(f"ROLLBACK -- {self._number}")
         except MEDIUM_ERRORS:
             # The server undoes it by itself when it misses us; the error that counts is on its way already.
             self._disconnect()
