@@ -68,10 +68,16 @@ class TestServer:
 
     def sessions(self) -> int:
         """How many of stepwell there are."""
+        return self._sessions("true")
+
+    def waiting(self) -> int:
+        """How many of them wait for a lock that somebody else has."""
+        return self._sessions("wait_event_type = 'Lock'")
+
+    def _sessions(self, condition: str) -> int:
+        query = f"SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'stepwell %' AND {condition}"
         with self.connection() as connection:
-            row = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'stepwell %'"
-            ).fetchone()
+            row = connection.execute(query).fetchone()
         return int(row[0]) if row else 0
 
     def _control(self, *arguments: str) -> None:

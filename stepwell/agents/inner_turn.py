@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stepwell.agents.calls import conversation_digest
@@ -29,7 +29,15 @@ from stepwell.agents.workflow_contents import (
 )
 from stepwell.agents.workflow_memory import InnerMemory
 from stepwell.checkpointing.checkpoint import PendingRequest, RecordedOutput
-from stepwell.checkpointing.journal import DeliveryScope, active_scope, add_usage, escaped
+from stepwell.checkpointing.journal import (
+    DeliveryScope,
+    PassingScope,
+    Usage,
+    active_scope,
+    add_usage,
+    entered,
+    escaped,
+)
 from stepwell.errors import AgentException, RunUnfinished, WorkflowBusy
 from stepwell.workflows.context import derived_id
 from stepwell.workflows.events import WorkflowEvent, WorkflowRunState
@@ -70,6 +78,7 @@ class InnerTurn:
     """What executor instances of the workflow kept before any inner run; shared by all turns of the agent."""
     emit: Callable[[AgentResponseUpdate], None] | None = None
     outputs: list[Any] = field(default_factory=list)
+    used: list[Usage] = field(default_factory=list)
     place: str = ""
     """What the journal and request ids know this turn by."""
 
@@ -152,7 +161,7 @@ class InnerTurn:
             host=self,
             ctx=self.ctx,
         )
-        with _alone(self.graph):
+        with _alone(self.graph), self._counted(scope):
             await take_up(run, self.graph)
             try:
                 after = await runner.run(state)
@@ -221,11 +230,20 @@ class InnerTurn:
             response_id=self.response_id,
         )
 
+    def _counted(self, scope: Any) -> AbstractContextManager[None]:
+        """Where calls are not recorded, what they use is noted on its way to the run around."""
+        if not isinstance(scope, PassingScope):
+            return nullcontext()
+
+        def count(used: Usage) -> None:
+            self.used.append(used)
+            scope.count(used)
+
+        return entered(replace(scope, count=count))
+
     def _usage(self, scope: Any) -> FrozenDict[int] | None:
-        if not isinstance(scope, DeliveryScope):
-            return None
-        counts = scope.usage_within(self.place).values()
-        return token_counts(add_usage({}, ({"all": one} for one in counts)).get("all", {}), {})
+        used = scope.usage_within(self.place) if isinstance(scope, DeliveryScope) else add_usage({}, self.used)
+        return token_counts(add_usage({}, ({"all": one} for one in used.values())).get("all", {}), {})
 
 
 @contextmanager

@@ -725,6 +725,30 @@ async def test_branches_saved_while_their_family_is_swept_by_others_stay_whole(
         await one.close()
 
 
+async def test_a_sweep_waits_for_a_checkpoint_that_another_process_is_just_saving(
+    storage: PostgresCheckpointStorage, postgres: TestServer, schema: str
+) -> None:
+    trunk = await opened(storage, "trunk")
+    point = await trunk.save(draft(1, {"history": [Label(f"{n} " * 200) for n in range(20)]}))
+    await opened(storage, "branch", branch_of=BranchPoint(point.checkpoint_id, "trunk"))
+    before = count(postgres, schema, "nodes")
+    with postgres.connection() as another, another.transaction():
+        # What a save does: the run's row first, then the checkpoint, which refers to nodes of the parent.
+        another.execute(f"SET LOCAL search_path TO {schema}")
+        another.execute("UPDATE runs SET sequence = 1 WHERE run_id = 'branch'")
+        another.execute(
+            """INSERT INTO checkpoints (checkpoint_id, run_key, workflow_key, digest, header, refs, body)
+                SELECT 'c2', r.key, c.workflow_key, c.digest, c.header, c.refs, c.body
+                FROM checkpoints AS c, runs AS r WHERE r.run_id = 'branch'"""
+        )
+        deleting = asyncio.create_task(storage.delete(point.checkpoint_id))
+        while not postgres.waiting():
+            await asyncio.sleep(0.01)
+
+    assert await deleting
+    assert count(postgres, schema, "nodes") == before
+
+
 async def test_a_deleted_run_leaves_nothing(
     storage: PostgresCheckpointStorage, postgres: TestServer, schema: str
 ) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any, assert_type
 
 from stepwell import (
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
     Case,
     CheckpointStorage,
     Default,
@@ -14,7 +17,9 @@ from stepwell import (
     InMemoryCheckpointStorage,
     ResponseStream,
     RunInfo,
+    SupportsAgentRun,
     Workflow,
+    WorkflowAgent,
     WorkflowBuilder,
     WorkflowCheckpoint,
     WorkflowContext,
@@ -155,3 +160,13 @@ class OwnStorage:
 
 
 WorkflowBuilder(checkpoint_storage=OwnStorage())
+
+
+async def asked(workflow: Workflow, session: AgentSession) -> SupportsAgentRun:
+    """A workflow as an agent: what is awaited and what is streamed."""
+    agent = workflow.as_agent("desk", description="Writes")
+    assert_type(agent, WorkflowAgent)
+    assert_type(await agent.run("hello", session=session), AgentResponse)
+    async for update in agent.run(responses={"request": True}, session=session, stream=True):
+        assert_type(update, AgentResponseUpdate)
+    return agent

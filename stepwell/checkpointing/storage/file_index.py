@@ -13,13 +13,22 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from stepwell.checkpointing.checkpoint import checked_id
-from stepwell.checkpointing.storage.file_disk import closing, open_regular, read_from, replace_file, write_all
+from stepwell.checkpointing.storage.file_disk import (
+    Identity,
+    closing,
+    identity,
+    open_regular,
+    read_from,
+    replace_file,
+    write_all,
+)
 from stepwell.checkpointing.storage.file_lines import dumped, lines, loaded, sealed
 from stepwell.errors import CheckpointDamaged, InvalidId
 
@@ -56,7 +65,7 @@ class Index:
     n: int = 0
     runs: dict[int, Entry] = field(default_factory=dict)
     """The newest entry of each run that was not deleted."""
-    _file: tuple[int, int] | None = None
+    _file: Identity | None = None
     _end: int = 0
     _base: int = 0
     """How many entries there were when the file was first read."""
@@ -70,12 +79,12 @@ class Index:
         """Take in what others have written; `IndexWrong` if it can't be relied on."""
         try:
             with closing(open_regular(self.path, os.O_RDONLY)) as descriptor:
-                found = os.fstat(descriptor)
-                if self._file != (found.st_dev, found.st_ino) or found.st_size < self._end:
-                    self._forget((found.st_dev, found.st_ino))
-                if found.st_size == 0:
+                file, size = identity(descriptor), os.fstat(descriptor).st_size
+                if self._file != file or size < self._end:
+                    self._forget(file)
+                if size == 0:
                     raise IndexWrong
-                if found.st_size > self._end:
+                if size > self._end:
                     is_new = self._end == 0
                     self._fold(read_from(descriptor, self._end))
                     self._base = len(self.entries) if is_new else self._base
@@ -86,7 +95,7 @@ class Index:
                 raise IndexWrong from None
             raise
 
-    def _forget(self, file: tuple[int, int]) -> None:
+    def _forget(self, file: Identity) -> None:
         self.entries, self.runs = [], {}
         self.n, self._end, self._file = 0, 0, file
 
@@ -94,7 +103,7 @@ class Index:
         for line in lines(data, b"", self._end):
             try:
                 if self._end == 0:
-                    if (line.kind, line.payload) != ("index", boot()):
+                    if (line.kind, line.payload.partition(b" ")[0]) != ("index", boot()):
                         raise ValueError("it is of another boot")
                 else:
                     self._add(_parse(line.kind, line.payload))
@@ -136,7 +145,8 @@ class Index:
     def rewrite(self, entries: list[Entry]) -> None:
         """Make the index anew."""
         ordered = sorted(entries, key=lambda entry: (entry.n, entry.key))
-        header = sealed("index", boot().decode())
+        # A name of its own, so that nobody takes it for the one they have read.
+        header = sealed("index", f"{boot().decode()} {secrets.token_hex(8)}")
         replace_file(self.path, header + b"".join(entry.line() for entry in ordered))
 
 

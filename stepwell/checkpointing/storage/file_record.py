@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.checkpointing.checkpoint import checked_id
-from stepwell.checkpointing.storage.file_disk import closing, open_regular, read_from
+from stepwell.checkpointing.storage.file_disk import Identity, closing, identity, open_regular, read_from
 from stepwell.checkpointing.storage.file_json import parse_refs, refs_text
 from stepwell.checkpointing.storage.file_lines import Line, dumped, lines, loaded, sealed
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
@@ -96,7 +96,7 @@ class Birth:
         )
 
     def line(self, serial: int = 0) -> bytes:
-        """The file's first line; the notes that follow are numbered from `serial` + 1."""
+        """The file's first line: the notes that follow are numbered from here, so no two versions of it begin alike."""
         data = asdict(self) | {
             "format": FORMAT,
             "s": serial,
@@ -177,7 +177,7 @@ class RunRecord:
 
     path: Path
     birth: Birth
-    file: tuple[int, int]
+    file: Identity
     end: int = 0
     """Where the last whole line ends: the next one is written there."""
     serial: int = 0
@@ -329,7 +329,7 @@ class RunRecord:
     def opened(self) -> int:
         """The file that was folded; `Changed` if its name means another one now."""
         descriptor = open_regular(self.path, os.O_RDONLY)
-        if _identity(descriptor) != self.file:
+        if identity(descriptor) != self.file:
             os.close(descriptor)
             raise Changed
         return descriptor
@@ -370,15 +370,10 @@ def read_record(folder: Path, run_id: str | None = None) -> RunRecord:
             raise CheckpointDamaged(f"run {named}", str(error)) from error
         if run_id is not None and birth.run_id != run_id:
             raise CheckpointDamaged(f"run {named}", f"its record is that of run {birth.run_id!r}")
-        record = RunRecord(path, birth, _identity(descriptor), serial=serial)
+        record = RunRecord(path, birth, identity(descriptor), serial=serial)
         record.fold(data[first.end :], first.end)
         record.end = max(record.end, first.end)
         return record
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
 
 
 # --- checking what was read -------------------------------------------------------------------------------------------

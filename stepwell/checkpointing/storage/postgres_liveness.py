@@ -73,6 +73,11 @@ class Liveness:
         return connection.closed
 
     def close(self) -> None:
+        """Look dead from now on."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
+            with suppress(*MEDIUM_ERRORS):  # if it can't be told, the server notices by itself
+                if not connection.closed:
+                    # Said and heard, and not left to the end of the session, which takes the server a moment to see.
+                    connection.execute("SELECT pg_advisory_unlock_all()")
             connection.close()
