@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from stepwell.checkpointing.checkpoint import RESERVED_STATE_KEYS, PendingRequest
 from stepwell.checkpointing.journal import (
@@ -77,8 +77,7 @@ class Effects:
     events: list[WorkflowEvent] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryScene:
+class DeliveryScene(NamedTuple):
     """Where and for what a handler is called. Shared by all deliveries of one executor in one superstep."""
 
     run_id: str

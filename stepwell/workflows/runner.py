@@ -229,7 +229,7 @@ class Runner:
             effects.append(await self._deliver(executor, scene, delivery, index))
             if effects[-1].state:
                 # One executor's messages are handled one after the other, so it sees what it wrote itself.
-                scene = replace(scene, shared={**scene.shared, **effects[-1].state})
+                scene = scene._replace(shared={**scene.shared, **effects[-1].state})
         kept = await executor.on_checkpoint_save() if self.log is not None and executor.keeps_state else None
         return Outcome(name, effects, kept)
 

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, TypeVar
 
 from stepwell.checkpointing.checkpoint import CheckpointContent, WorkflowCheckpoint, checked_id, new_id
@@ -541,8 +542,11 @@ def _summary(pending: Any) -> Any:
 
 def _looks_large(content: CheckpointContent) -> bool:
     """A cheap guess for content that was never encoded before, such as a first message of several megabytes."""
-    sample = [message.data for messages in content.messages.values() for message in messages]
-    return any(hasattr(item, "__len__") and len(item) > 50_000 for item in sample[:4])
+    for messages in islice(content.messages.values(), 4):
+        for message in messages[:4]:
+            if hasattr(message.data, "__len__") and len(message.data) > 50_000:
+                return True
+    return False
 
 
 def run_info(row: RunRow, requests: Iterable[RequestRow], latest_checkpoint_id: str | None) -> RunInfo:

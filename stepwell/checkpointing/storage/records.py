@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from dataclasses import fields as dataclass_fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepwell.checkpointing.checkpoint import FORMAT, WorkflowCheckpoint, check_format
 from stepwell.checkpointing.journal import CallRecord
@@ -92,9 +92,8 @@ class OpenedRun:
     requests: tuple[RequestRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointWrite:
-    """One checkpoint's transaction."""
+class CheckpointWrite(NamedTuple):
+    """One checkpoint's transaction; a named tuple, because there is one in every superstep."""
 
     fence: Fence
     workflow_name: str

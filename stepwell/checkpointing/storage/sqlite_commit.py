@@ -30,6 +30,7 @@ class GroupCommit:
 
     def __init__(self, path: Path, snapshots: SnapshotPool) -> None:
         self._path = path
+        self._name = str(path)
         self._snapshots = snapshots
         self._seats = Seats(path)
         self._work = Work(self._seats)
@@ -119,8 +120,8 @@ class GroupCommit:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = connect_writer(self._path)
-            self._file = file_at(self._path)
-        elif file_at(self._path) != self._file:
+            self._file = file_at(self._name)
+        elif file_at(self._name) != self._file:
             # Nobody would ever find what is written to a file without a name. Another file has other holders and runs.
             self._seats.leave_all()
             raise OSError("the database was removed or replaced while it was in use")

@@ -390,7 +390,7 @@ class SnapshotPool:
             self._give_back(reader)
 
     def _reader(self) -> _Reader:
-        file = file_at(self._path)
+        file = file_at(str(self._path))
         while self._idle:
             try:
                 reader = self._idle.pop()
