@@ -702,7 +702,6 @@ STEPS = [
 ]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="frames have no qualified names")
 @pytest.mark.parametrize("retention", ["full", "latest"])
 @pytest.mark.parametrize("step", STEPS, ids=[f"{event} {name}" for event, name, _ in STEPS])
 async def test_killed_at_any_step_of_a_write_nothing_acknowledged_is_lost(

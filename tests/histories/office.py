@@ -1,6 +1,7 @@
 """The program whose runs are kept in this folder, as each format of stepwell has written them.
 
-`python -m tests.histories.office <format>` writes them anew, for a format that has none yet.
+`python -m tests.histories.office <format>` writes them anew, for a format that has none yet; the database is kept as
+`sqlite.db.gz` (`gzip -n`).
 """
 
 from __future__ import annotations
