@@ -1,4 +1,4 @@
-"""Start or resume: the table of API.md section 3, cell by cell, and what else `run` takes."""
+"""Start or resume: the whole table, cell by cell, and what else `run` takes."""
 
 from __future__ import annotations
 
