@@ -218,14 +218,30 @@ def _make_entry_durable(path: Path) -> None:
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version, 0 for an empty database; refuses what is another program's or a later stepwell's."""
-    (owner,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    owner, version, tables = _identity(connection)
     if owner != APPLICATION_ID and (tables or version or owner):
         raise StorageError(str(path), "this is the database of another program, not one of stepwell's")
     if version > SCHEMA_VERSION:
         raise FormatTooNew(str(path), f"schema {version}", f"schema {SCHEMA_VERSION}")
     return int(version)
+
+
+def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Whose database this is, its version and its number of tables, all as of one instant.
+
+    Asked one by one, the answers could come from before and after somebody else created the tables.
+    """
+    within = connection.in_transaction
+    if not within:
+        connection.execute("BEGIN")
+    try:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (owner,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    finally:
+        if not within and connection.in_transaction:
+            connection.execute("ROLLBACK")
+    return owner, version, tables
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
