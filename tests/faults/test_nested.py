@@ -44,12 +44,13 @@ def test_an_uninterrupted_run_asks_at_every_level_at_once_and_makes_every_call_o
 
 
 def test_a_run_killed_at_random_instants_ends_as_if_it_had_not_been(nested: Case) -> None:
-    slow = replace(nested, options={"call_ms": 8, "rounds": 10})
+    # Long enough to outlast the first instant on any machine; how many more it takes is a matter of speed.
+    slow = replace(nested, options={"call_ms": 8, "rounds": 30})
 
     result = killed_until_done(slow, random.Random(), kills=5, within=0.25)
 
     result.check()
-    assert result.kills >= 2
+    assert result.kills >= 1
 
 
 def test_a_run_killed_at_named_points_ends_as_if_it_had_not_been(nested: Case) -> None:
