@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepwell.agents.calls import conversation_digest
@@ -239,7 +239,7 @@ class InnerTurn:
             self.used.append(used)
             scope.count(used)
 
-        return entered(replace(scope, count=count))
+        return entered(scope.counted_by(count))
 
     def _usage(self, scope: Any) -> FrozenDict[int] | None:
         used = scope.usage_within(self.place) if isinstance(scope, DeliveryScope) else add_usage({}, self.used)

@@ -194,17 +194,29 @@ def is_recording() -> bool:
     return scope is not None and scope.records
 
 
-@dataclass(frozen=True, slots=True)
 class PassingScope:
     """The calls of one delivery in a run without storage: simply made, and counted."""
 
-    run_id: str
-    announce: Announce
-    count: Callable[[Usage], None]
+    __slots__ = ("_live", "count", "run_id")
+
+    # Written out, and not a dataclass: there is one for every delivery, and such runs are meant to be light.
+    def __init__(
+        self, run_id: str, live: Callable[[str, Any, Mapping[str, Any] | None], None], count: Callable[[Usage], None]
+    ) -> None:
+        self.run_id = run_id
+        self._live = live
+        self.count = count
 
     @property
     def records(self) -> bool:
         return False
+
+    def announce(self, event_type: str, details: Mapping[str, Any]) -> None:
+        self._live(event_type, None, details)
+
+    def counted_by(self, count: Callable[[Usage], None]) -> PassingScope:
+        """The same scope, telling somebody else what is used."""
+        return PassingScope(self.run_id, self._live, count)
 
     async def call(
         self,

@@ -283,15 +283,11 @@ class Runner:
     def _scope(self, scene: DeliveryScene, index: int) -> DeliveryScope | PassingScope:
         live = scene.live
         assert live is not None
-
-        def announce(kind: str, details: Mapping[str, Any]) -> None:
-            live(kind, None, details)
-
         if self.journal is not None:
-            return self.journal.scope(delivery_scope(scene, index), announce)
+            return self.journal.scope(delivery_scope(scene, index), lambda kind, details: live(kind, None, details))
         # Without a journal of its own a run must not write into the one of a run around it; what it uses is counted.
         around = active_scope.get()
-        return PassingScope(self.run_id, announce, around.count if isinstance(around, PassingScope) else self._count)
+        return PassingScope(self.run_id, live, around.count if type(around) is PassingScope else self._count)
 
     def _count(self, used: Usage) -> None:
         self._used = add_usage(self._used, [used])
