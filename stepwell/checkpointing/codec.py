@@ -28,7 +28,7 @@ from decimal import Decimal, InvalidOperation
 from functools import cached_property, reduce
 from operator import or_
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from stepwell.checkpointing.registry import TypeEntry, TypeRegistry, is_model, is_record, is_secret, known_types
@@ -96,26 +96,39 @@ def _not_savable(value: Any, fix: str) -> _Refused:
 class TreeEncoder:
     """Turns one value into plain JSON data. Subclasses decide what is kept apart."""
 
+    _plain_types: ClassVar[dict[type, Callable[[Any, Any], Any]]]
+
     def __init__(self, registry: TypeRegistry, *, trust_plain: bool = True) -> None:
         self.registry = registry
         self.trust_plain = trust_plain
         self.depth = 0
-        self._by_type: dict[type, Callable[[Any], Any]] = {
-            type(None): _same,
-            bool: _same,
-            str: _same,
-            int: self._int,
-            float: self._float,
-            list: self.list,
-            dict: self.dict,
-            tuple: self._tuple,
-        }
+        # Functions that are given the encoder, not its methods: every run has an encoder, and there are many runs.
+        self._by_type: dict[type, Callable[[Any, Any], Any]] = dict(self.plain_types())
+
+    @classmethod
+    def plain_types(cls) -> dict[type, Callable[[Any, Any], Any]]:
+        """How to encode what needs no registry."""
+        plain = cls.__dict__.get("_plain_types")
+        if plain is None:
+            plain = cls._plain_types = {
+                type(None): _same,
+                bool: _same,
+                str: cls._text,
+                int: cls._int,
+                float: cls._float,
+                list: cls.list,
+                dict: cls.dict,
+                tuple: cls._tuple,
+                bytes: cls._buffer,
+                bytearray: cls._buffer,
+            }
+        return plain
 
     def encode(self, value: Any) -> Any:
         handle = self._by_type.get(type(value))
         if handle is None:
             handle = self._by_type[type(value)] = self._plan(value)
-        return handle(value)
+        return handle(self, value)
 
     def list(self, value: Any) -> Any:
         if self.trust_plain and _PLAIN.issuperset(map(type, value)):
@@ -159,6 +172,12 @@ class TreeEncoder:
 
     def _entries(self, value: Any) -> Any:
         return [[self.encode(key), self.encode(item)] for key, item in value.items()]
+
+    def _text(self, value: str) -> Any:
+        return value
+
+    def _buffer(self, value: bytes | bytearray) -> Any:
+        return {TAG: type(value).__name__, "v": base64.b64encode(value).decode()}
 
     def _int(self, value: int) -> Any:
         # Python refuses to print or parse longer ones in decimal.
@@ -209,19 +228,19 @@ class TreeEncoder:
             tree["private"] = self._fields(value.__pydantic_private__)
         return tree
 
-    def _plan(self, value: Any) -> Callable[[Any], Any]:
+    def _plan(self, value: Any) -> Callable[[Any, Any], Any]:
         """How to encode this type from now on."""
         entry = self.registry.entry_for(type(value))
         if entry is not None:
             if entry.encode is None and not _can_be_put_together(entry.cls):
                 name = entry.cls.__qualname__
                 raise _not_savable(value, f"call stepwell.register_type({name}, encode=..., decode=...)")
-            return lambda item: self.record(entry, item)
+            return lambda encoder, item: encoder.record(entry, item)
         builtin = _BUILTIN_ENCODERS.get(type(value))
         if builtin is not None:
-            return lambda item: builtin(self, item)
+            return builtin
         if isinstance(value, OpaqueValue):
-            return self._opaque
+            return type(self)._opaque
         raise _refusal(value)
 
     def _opaque(self, value: OpaqueValue) -> Any:
@@ -229,7 +248,7 @@ class TreeEncoder:
         return {TAG: value.tag, "t": value.type_name, "v": self.encode(value.data), **extra}
 
 
-def _same(value: Any) -> Any:
+def _same(_: TreeEncoder, value: Any) -> Any:
     return value
 
 
@@ -304,8 +323,6 @@ def _encode_defaultdict(encoder: TreeEncoder, value: Any) -> Any:
 
 
 _BUILTIN_ENCODERS: dict[type, Callable[[TreeEncoder, Any], Any]] = {
-    bytes: lambda _, v: {TAG: "bytes", "v": base64.b64encode(v).decode()},
-    bytearray: lambda _, v: {TAG: "bytearray", "v": base64.b64encode(v).decode()},
     set: _encode_set("set"),
     frozenset: _encode_set("frozenset"),
     collections.deque: lambda e, v: {TAG: "deque", "v": e.list(list(v)), "max": v.maxlen},

@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import inspect
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,8 @@ OnDivergence = Literal["error", "recall"]
 Usage = Mapping[str, Mapping[str, float]]
 """Who used how much of what: `{"researcher": {"input_tokens": 310, "calls": 2}}`."""
 
-Announce = Callable[[str, Mapping[str, Any]], None]
+Live = Callable[[str, Any, Mapping[str, Any] | None], None]
+"""Announces a live event at once: its type, data and details."""
 """How the journal tells the engine of something worth an event: its type and its details."""
 
 _PREVIEW = 200
@@ -200,9 +200,7 @@ class PassingScope:
     __slots__ = ("_live", "count", "run_id")
 
     # Written out, and not a dataclass: there is one for every delivery, and such runs are meant to be light.
-    def __init__(
-        self, run_id: str, live: Callable[[str, Any, Mapping[str, Any] | None], None], count: Callable[[Usage], None]
-    ) -> None:
+    def __init__(self, run_id: str, live: Live, count: Callable[[Usage], None]) -> None:
         self.run_id = run_id
         self._live = live
         self.count = count
@@ -277,11 +275,11 @@ class Journal:
     def in_doubt(self) -> list[CallRecord]:
         return [row for row in self.rows.values() if row.in_doubt]
 
-    def scope(self, scope_id: str, announce: Announce) -> DeliveryScope:
+    def scope(self, scope_id: str, live: Live) -> DeliveryScope:
         around = active_scope.get()
         if isinstance(around, DeliveryScope) and around.journal is self:
             around.enclose(scope_id)
-        return DeliveryScope(self, scope_id, announce)
+        return DeliveryScope(self, scope_id, live)
 
     async def record(self, row: CallRecord) -> None:
         """Make `row` durable. It answers for the calls made inside it from now on: their rows go, their usage stays."""
@@ -327,9 +325,9 @@ class DeliveryScope:
 
     journal: Journal
     scope_id: str
-    announce: Announce
+    live: Live
     _claimed: set[str] = field(default_factory=set)
-    _occurrences: Counter[str] = field(default_factory=Counter)
+    _occurrences: dict[str, int] = field(default_factory=dict)
 
     @property
     def records(self) -> bool:
@@ -338,6 +336,9 @@ class DeliveryScope:
     @property
     def run_id(self) -> str:
         return self.journal.run_id
+
+    def announce(self, event_type: str, details: Mapping[str, Any]) -> None:
+        self.live(event_type, None, details)
 
     async def call(
         self,
@@ -377,9 +378,14 @@ class DeliveryScope:
         """What a run inside this delivery goes by, within the call being made if there is one; equals are numbered."""
         enclosing = _enclosing.get()
         base = f"{self.scope_id if enclosing is None else enclosing[0]}/{name}"
-        number = self._occurrences[base]
-        self._occurrences[base] += 1
+        number = self._numbered(base)
         return f"{base}~{number}" if number else base
+
+    def _numbered(self, base: str) -> int:
+        """Which one of its equals this is."""
+        number = self._occurrences.get(base, 0)
+        self._occurrences[base] = number + 1
+        return number
 
     def usage_within(self, scope_id: str) -> dict[str, dict[str, float]]:
         """What the calls recorded under a nested scope have used so far."""
@@ -431,8 +437,7 @@ class DeliveryScope:
                 raise DuplicateCallKey(key, self.scope_id)
         else:
             base = f"{parent}/@{escaped(name)}({digest})"
-            call_id = f"{base}#{self._occurrences[base]}"
-            self._occurrences[base] += 1
+            call_id = f"{base}#{self._numbered(base)}"
         self._claimed.add(call_id)
         return call_id
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import is_
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stepwell.checkpointing.codec import (
     MAX_TEXT,
@@ -61,8 +61,7 @@ MAX_CONTENT = 4 * MAX_TEXT
 """What the nodes of one checkpoint may add up to when each is counted wherever it is referred to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A piece of content under its id in the storage."""
 
     id: int
@@ -71,8 +70,7 @@ class Node:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(NamedTuple):
     """The content of one checkpoint: its text and the nodes the text refers to. The digest covers the header too."""
 
     text: str
@@ -167,10 +165,6 @@ class ValueEncoder(TreeEncoder):
         self._refs: dict[int, int] = {}
         self._buffers = 0
         self._inside_record = 0
-        self._by_type[str] = self._text
-        self._by_type[tuple] = self._tuple
-        for cls in (bytes, bytearray):
-            self._by_type[cls] = self._counted(self._plan(cls()))
 
     def root(self, content: Mapping[str, Any], path: str) -> tuple[str, tuple[int, ...]]:
         """Encode `content` into a text and its references; the error for a value that refuses says where it sits."""
@@ -219,12 +213,9 @@ class ValueEncoder(TreeEncoder):
         self.memory.by_identity[id(value)] = (value, node_id)
         return {TAG: self._refer(node_id)}
 
-    def _counted(self, encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def counted(value: Any) -> Any:
-            self._buffers += 1
-            return encode(value)
-
-        return counted
+    def _buffer(self, value: bytes | bytearray) -> Any:
+        self._buffers += 1
+        return super()._buffer(value)
 
     def list(self, value: Any) -> Any:
         if not value:

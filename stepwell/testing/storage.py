@@ -383,7 +383,7 @@ class CheckpointStorageContract:
 
 def draft(iteration: int = 0, state: Mapping[str, Any] | None = None, **more: Any) -> CheckpointDraft:
     content = CheckpointContent(state=state or {"iteration": iteration})
-    return replace(CheckpointDraft("graph", iteration, content, {}, "IN_PROGRESS"), **more)
+    return CheckpointDraft("graph", iteration, content, {}, "IN_PROGRESS")._replace(**more)
 
 
 def call(name: str, result: str | None = '"done"', *, scope: str = "1/desk/0") -> CallRecord:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from stepwell.checkpointing.checkpoint import PendingRequest, RecordedOutput, WorkflowCheckpoint, WorkflowMessage
@@ -80,7 +80,7 @@ class Runner:
     _status: WorkflowRunState | None = field(default=None, init=False)
     _reached: int = field(default=0, init=False)
     """The latest superstep; tells one turn's `started` and `status` from another's."""
-    _repeats: Counter[tuple[str, str | None, int | None]] = field(default_factory=Counter, init=False)
+    _repeats: dict[tuple[str, str | None, int | None], int] = field(default_factory=dict, init=False)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Runner:
             leads_somewhere=name in self.graph.leaving,
             is_silent=self.graph.is_silent(name),
             path=self.path,
-            live=self._live(name, number),
+            live=partial(self._tell_live, name, number),
             emit=self.emit,
         )
         effects: list[Effects] = []
@@ -249,7 +249,8 @@ class Runner:
             if executor.retry is None and executor.timeout is None:
                 effects = await self._attempt(executor, scene, delivery, index)
             else:
-                effects = await attempted(executor, lambda: self._attempt(executor, scene, delivery, index), scene.live)
+                attempt = partial(self._attempt, executor, scene, delivery, index)
+                effects = await attempted(executor, attempt, scene.live)
         except Exception as error:
             self._tell_failure(error, name, scene.superstep, index)
             raise
@@ -284,7 +285,7 @@ class Runner:
         live = scene.live
         assert live is not None
         if self.journal is not None:
-            return self.journal.scope(delivery_scope(scene, index), lambda kind, details: live(kind, None, details))
+            return self.journal.scope(delivery_scope(scene, index), live)
         # Without a journal of its own a run must not write into the one of a run around it; what it uses is counted.
         around = active_scope.get()
         return PassingScope(self.run_id, live, around.count if type(around) is PassingScope else self._count)
@@ -429,28 +430,25 @@ class Runner:
         )
         error.add_note(f"in executor {name!r}, superstep {number} of run {self.run_id!r}")
 
-    def _live(self, name: str, number: int) -> Callable[[str, Any, Mapping[str, Any] | None], None]:
-        def announce(kind: str, data: Any, details: Mapping[str, Any] | None) -> None:
-            provisional = kind == "update"
-            if provisional:
-                if self.graph.is_silent(name):
-                    return
-                kind = self.graph.kind_of(name)
-            text = details.get("message") if kind == "warning" and details else None
-            self.emit(
-                WorkflowEvent(
-                    kind,
-                    data if text is None else text,
-                    executor_id=name,
-                    iteration=number,
-                    run_id=self.run_id,
-                    ordinal=self._ordinal(kind, name, number),
-                    details=details,
-                    provisional=provisional,
-                )
+    def _tell_live(self, name: str, number: int, kind: str, data: Any, details: Mapping[str, Any] | None) -> None:
+        provisional = kind == "update"
+        if provisional:
+            if self.graph.is_silent(name):
+                return
+            kind = self.graph.kind_of(name)
+        text = details.get("message") if kind == "warning" and details else None
+        self.emit(
+            WorkflowEvent(
+                kind,
+                data if text is None else text,
+                executor_id=name,
+                iteration=number,
+                run_id=self.run_id,
+                ordinal=self._ordinal(kind, name, number),
+                details=details,
+                provisional=provisional,
             )
-
-        return announce
+        )
 
     def _adopt(self, event: WorkflowEvent, name: str, number: int) -> None:
         event.run_id = self.run_id
@@ -461,8 +459,9 @@ class Runner:
 
     def _ordinal(self, kind: str, name: str | None, number: int | None) -> int:
         """Which one of its kind in this superstep, so that no two events have one id and a replay gives the same."""
-        self._repeats[kind, name, number] += 1
-        return self._repeats[kind, name, number] - 1
+        before = self._repeats.get((kind, name, number), 0)
+        self._repeats[kind, name, number] = before + 1
+        return before
 
 
 def is_blocked(state: RunState) -> bool:

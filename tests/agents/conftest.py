@@ -46,7 +46,7 @@ class Delivery:
     def __init__(self, ledger: Ledger, scope_id: str) -> None:
         self.events: list[tuple[str, Mapping[str, Any]]] = []
         self.journal = Journal(ledger, Codec(), rows=dict(ledger.rows))  # type: ignore[arg-type]
-        self.scope: DeliveryScope = self.journal.scope(scope_id, lambda kind, data: self.events.append((kind, data)))
+        self.scope: DeliveryScope = self.journal.scope(scope_id, lambda kind, _, data: self.events.append((kind, data)))
 
     def named(self, kind: str) -> list[Mapping[str, Any]]:
         return [data for name, data in self.events if name == kind]

@@ -80,7 +80,7 @@ class Program:
 
     async def attempt(self, handler: Callable[[DeliveryScope], Awaitable[Any]], scope_id: str = SCOPE) -> Any:
         log, journal = await self.journal()
-        scope = journal.scope(scope_id, lambda event, details: self.events.append((event, details)))
+        scope = journal.scope(scope_id, lambda event, _, details: self.events.append((event, details)))
         token = active_scope.set(scope)
         try:
             result = await handler(scope)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from stepwell.checkpointing.checkpoint import CheckpointContent, WorkflowCheckpoint
 from stepwell.checkpointing.journal import CallRecord, Usage
@@ -106,8 +107,7 @@ class RunInfo:
     """Who runs it right now."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDraft:
+class CheckpointDraft(NamedTuple):
     """A checkpoint to be saved, and what has to become true in the same instant."""
 
     graph_signature_hash: str
@@ -116,7 +116,7 @@ class CheckpointDraft:
     metadata: Mapping[str, Any]
     run_state: str
     pending: Sequence[PendingSummary] = ()
-    usage: Usage = field(default_factory=dict)
+    usage: Usage = MappingProxyType({})
     decisions: Sequence[Decision] = ()
     """Answers this checkpoint delivers; saving fails with `AlreadyAnswered` if one of them was given before."""
     final: bool = False

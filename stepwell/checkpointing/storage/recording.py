@@ -52,7 +52,7 @@ SAVED_BY_HAND = "SAVED"
 """The state of a pseudo-run that holds one checkpoint saved through `save` and belonging to no run."""
 
 _OFF_LOOP_SECONDS = 0.001
-_OFF_LOOP_NODES = 64
+"""Encoding that takes longer leaves the event loop: at once if it is much longer, otherwise when it happens again."""
 
 
 def now() -> str:
@@ -370,7 +370,7 @@ class RecordedRun:
         self._sweeps = row.sweeps
         self._sequence = row.sequence
         self._previous = opened.latest
-        self._encoding_is_slow = False
+        self._slowness = 0
         self._released = False
 
     @property
@@ -468,7 +468,10 @@ class RecordedRun:
         previous_digest = self._previous.root.digest.hex() if self._previous else None
         header = header_text(checkpoint, previous_digest, draft.run_state)
         while True:
-            root, nodes = await self._encode(header, draft.content, checkpoint.checkpoint_id)
+            if self._slowness > 1 or _looks_large(draft.content):
+                root, nodes = await self._encode_elsewhere(header, draft.content)
+            else:
+                root, nodes = self._encode(header, draft.content)
             stored = StoredCheckpoint(checkpoint.checkpoint_id, self._fence.run_key, header, root)
             write = CheckpointWrite(
                 fence=self._fence,
@@ -502,18 +505,17 @@ class RecordedRun:
                 self._memory.tidy()
                 return stored
 
-    async def _encode(self, header: str, content: CheckpointContent, name: str) -> tuple[Root, list[Node]]:
-        if self._encoding_is_slow or _looks_large(content):
-            try:
-                return await asyncio.to_thread(self._encode_now, header, content, name)
-            except asyncio.CancelledError:
-                # The thread goes on and notes nodes that nobody will write.
-                self._memory = ValueMemory(self._memory.next_id)
-                self._encoder = ValueEncoder(self._registry, self._memory)
-                raise
-        return self._encode_now(header, content, name)
+    async def _encode_elsewhere(self, header: str, content: CheckpointContent) -> tuple[Root, list[Node]]:
+        """What takes long must not keep the event loop."""
+        try:
+            return await asyncio.to_thread(self._encode, header, content)
+        except asyncio.CancelledError:
+            # The thread goes on and notes nodes that nobody will write.
+            self._memory = ValueMemory(self._memory.next_id)
+            self._encoder = ValueEncoder(self._registry, self._memory)
+            raise
 
-    def _encode_now(self, header: str, content: CheckpointContent, name: str) -> tuple[Root, list[Node]]:
+    def _encode(self, header: str, content: CheckpointContent) -> tuple[Root, list[Node]]:
         began = time.perf_counter()
         memory, encoder = self._memory, self._encoder
         try:
@@ -522,7 +524,9 @@ class RecordedRun:
         except BaseException:
             memory.forget(encoder.new_nodes)
             raise
-        self._encoding_is_slow = time.perf_counter() - began > _OFF_LOOP_SECONDS
+        took = (time.perf_counter() - began) / _OFF_LOOP_SECONDS
+        # A little slow just once may have been the machine, and a thread costs more than it saves.
+        self._slowness = 0 if took < 1 else self._slowness + (2 if took > 5 else 1)
         return root, encoder.new_nodes
 
 

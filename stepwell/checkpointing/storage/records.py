@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import Any, NamedTuple
 
@@ -49,8 +49,7 @@ class RunRow:
     stopped_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCheckpoint:
+class StoredCheckpoint(NamedTuple):
     """A checkpoint as it is stored. The root's digest covers the header too."""
 
     checkpoint_id: str
@@ -138,9 +137,12 @@ def header_text(checkpoint: WorkflowCheckpoint, previous_digest: str | None, run
     )
 
 
+_header_text = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 def _json(header: dict[str, Any]) -> str:
     try:
-        return json.dumps(header, separators=(",", ":"), allow_nan=False)
+        return _header_text(header)
     except (TypeError, ValueError, RecursionError) as error:
         raise NotSavable("checkpoint.metadata", "value that is not JSON", f"keep metadata plain ({error})") from error
 
@@ -169,22 +171,24 @@ def parse_header(stored: StoredCheckpoint) -> dict[str, Any]:
         raise CheckpointDamaged(stored.checkpoint_id, f"its header can't be read: {error}") from error
 
 
+_call_text = json.JSONEncoder(separators=(",", ":")).encode
+_CALL_FIELDS = tuple(field.name for field in dataclass_fields(CallRecord))
+
+
 def call_text(row: CallRecord) -> str:
-    return json.dumps(asdict(row), separators=(",", ":"))
+    # Not `asdict`, which copies whatever it finds; a record is made of plain values.
+    return _call_text({name: getattr(row, name) for name in _CALL_FIELDS})
 
 
 def call_digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-_CALL_FIELDS = frozenset(field.name for field in dataclass_fields(CallRecord))
-
-
 def parse_call(call_id: str, text: str, digest: bytes) -> CallRecord:
     if call_digest(text) != digest:
         raise CheckpointDamaged(f"call {call_id}", "its content does not match its digest")
     fields = json.loads(text)
-    if unknown := fields.keys() - _CALL_FIELDS:
+    if unknown := fields.keys() - set(_CALL_FIELDS):
         raise FormatTooNew(f"call {call_id}", f"with {', '.join(sorted(unknown))}", FORMAT)
     row = CallRecord(**fields)
     if row.call_id != call_id:

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -233,11 +233,13 @@ class SQLiteCheckpointStorage(RecordingStorage):
             raise
         return opened
 
-    async def _write_checkpoint(self, write: CheckpointWrite) -> None:
-        await self._entered().writer.write(jobs.SaveCheckpoint(self._seat, write))
+    # These two are asked for in every superstep, so they are no coroutines around the writer's.
 
-    async def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> None:
-        await self._entered().writer.write(jobs.RecordCall(self._seat, fence, row, supersedes))
+    def _write_checkpoint(self, write: CheckpointWrite) -> Coroutine[Any, Any, None]:
+        return self._entered().writer.write(jobs.SaveCheckpoint(self._seat, write))
+
+    def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> Coroutine[Any, Any, None]:
+        return self._entered().writer.write(jobs.RecordCall(self._seat, fence, row, supersedes))
 
     async def _drop_calls(self, fence: Fence, call_ids: Sequence[str]) -> None:
         await self._entered().writer.write(jobs.DropCalls(self._seat, fence, call_ids))

@@ -23,7 +23,8 @@ class Seats:
     def __init__(self, database: Path) -> None:
         self._database = database
         self._taken: list[Seat] = []
-        self._heard_of = 0.0
+        self._due = 0.0
+        """When those who hold runs have to be heard of again, on this process's clock."""
 
     @cached_property
     def _locks(self) -> HolderLocks:
@@ -42,6 +43,7 @@ class Seats:
             (str(seat.holder), lease.expires, lease.expires_here),
         ).lastrowid
         self._taken.append(seat)
+        self._due = min(self._due, time.monotonic() + seat.lease_seconds / 3)
 
     def announce(self, connection: sqlite3.Connection, seat: Seat) -> None:
         """One who held nothing is about to: it was silent since it last did, and may have been taken for dead."""
@@ -94,12 +96,14 @@ class Seats:
 
     def pause(self) -> float | None:
         """After how many seconds the leases are due again; None while nobody here holds a run."""
-        leases = [seat.lease_seconds for seat in self._taken if seat.held]
-        return max(0.0, self._heard_of + min(leases) / 3 - time.monotonic()) if leases else None
+        for seat in self._taken:
+            if seat.held:
+                return max(0.0, self._due - time.monotonic())
+        return None
 
     def renew(self, connection: sqlite3.Connection) -> None:
         """Say that the holders of this process live, if it is time to."""
-        if self.pause() != 0.0:
+        if time.monotonic() < self._due or self.pause() is None:
             return
         for seat in self._taken:
             lease = Lease.lasting(seat.lease_seconds)
@@ -110,8 +114,9 @@ class Seats:
         self.postpone()
 
     def postpone(self) -> None:
-        """Not again before a third of the lease has passed."""
-        self._heard_of = time.monotonic()
+        """Not again before a third of the shortest lease has passed."""
+        shortest = min((seat.lease_seconds for seat in self._taken), default=0.0)
+        self._due = time.monotonic() + shortest / 3
 
     def _bury_the_dead(self, connection: sqlite3.Connection) -> None:
         """Forget holders that are dead and hold nothing; those that do are needed to tell that they are dead."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
@@ -40,6 +41,39 @@ class Medium(Protocol):
 _UNDECIDED: Final = object()
 
 
+class _Waiting(asyncio.Future[None]):
+    """A future for one task, which goes on in the very turn of the event loop that brings the news.
+
+    An ordinary future has its callbacks called in the next turn. There is one of these in every superstep and in every
+    recorded call, so the turn between counts.
+    """
+
+    _resume: tuple[Callable[[Any], object], Context | None] | None = None
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        if self._resume is None and not self.done():
+            self._resume = (fn, context)
+        else:
+            super().add_done_callback(fn, context=context)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not super().cancel(msg=msg):
+            return False
+        if self._resume is not None:
+            fn, context = self._resume
+            self.get_loop().call_soon(fn, self, context=context)
+        return True
+
+    def arrive(self) -> None:
+        """Whoever waits goes on before this returns. Called by the event loop, outside of any task."""
+        if self.done():
+            return
+        self.set_result(None)
+        if self._resume is not None:
+            fn, context = self._resume
+            (copy_context() if context is None else context).run(fn, self)  # an empty context is false
+
+
 class Ticket:
     """One job on its way. `outcome` is written by the thread and read by the event loop that waits for it."""
 
@@ -48,7 +82,7 @@ class Ticket:
     def __init__(self, job: Any) -> None:
         self.job = job
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.future = _Waiting(loop=self.loop)
         self.outcome: Any = _UNDECIDED
 
     async def decided(self) -> Any:
@@ -70,7 +104,7 @@ class Ticket:
 
     async def _certainty(self) -> None:
         while self.outcome is _UNDECIDED:
-            self.future = self.loop.create_future()
+            self.future = _Waiting(loop=self.loop)
             # Being cancelled again changes nothing: the first cancellation is already on its way out.
             with suppress(asyncio.CancelledError):
                 await self.future
@@ -114,8 +148,9 @@ class GroupWriter:
         self._queue.put(ticket)
         return ticket
 
-    async def write(self, job: Any) -> Any:
-        return await self.submit(job).decided()
+    def write(self, job: Any) -> Coroutine[Any, Any, Any]:
+        """Queue a job; what it comes to is to be awaited."""
+        return self.submit(job).decided()
 
     async def stop(self) -> None:
         """Write what is queued, close the medium, end the thread."""
@@ -158,12 +193,9 @@ def _group(first: _Entry, queue: SimpleQueue[_Entry]) -> tuple[list[Ticket | _Er
         if isinstance(entry, _Stop):
             return group, entry
         group.append(entry)
-        if len(group) == LARGEST_GROUP:
+        if len(group) == LARGEST_GROUP or queue.empty():
             return group, None
-        try:
-            entry = queue.get_nowait()
-        except Empty:
-            return group, None
+        entry = queue.get_nowait()  # nobody else takes from it
 
 
 def _committed(medium: Medium, jobs: Sequence[Any]) -> Sequence[Any]:
@@ -182,6 +214,7 @@ def _closed(medium: Medium) -> BaseException | None:
 
 
 def _settle(group: Sequence[Ticket | _Errand], outcomes: Sequence[Any]) -> None:
+    """Tell everybody how it went; each event loop is woken once."""
     waiting: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
     for entry, outcome in zip(group, outcomes, strict=True):
         if isinstance(entry, Ticket):
@@ -193,6 +226,11 @@ def _settle(group: Sequence[Ticket | _Errand], outcomes: Sequence[Any]) -> None:
 
 
 def _wake(tickets: Sequence[Ticket]) -> None:
-    for ticket in tickets:
-        if not ticket.future.done():
-            ticket.future.set_result(None)
+    waiting = iter(tickets)
+    try:
+        for ticket in waiting:
+            ticket.future.arrive()
+    except BaseException:  # one of them ends the program with Ctrl-C; the others must hear of their writes all the same
+        if rest := list(waiting):
+            rest[0].loop.call_soon(_wake, rest)
+        raise
