@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import typing
 
 from stepwell.checkpointing import (
@@ -10,6 +11,7 @@ from stepwell.checkpointing import (
     CallInDoubt,
     CallVerdict,
     CheckpointStorage,
+    DamagedRecord,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
     OpaqueValue,
@@ -19,6 +21,7 @@ from stepwell.checkpointing import (
     Retention,
     RunInfo,
     SQLiteCheckpointStorage,
+    VerificationReport,
     WorkflowCheckpoint,
     WorkflowMessage,
     keep_last,
@@ -51,6 +54,7 @@ from stepwell.errors import (
     LedgerUnreadable,
     LimitExceeded,
     MalformedReply,
+    ManagerCannotAsk,
     MissingConfiguration,
     MissingState,
     ModelCallFailed,
@@ -205,6 +209,7 @@ __all__ = [
     "Content",
     "ContentFiltered",
     "ContextTooLong",
+    "DamagedRecord",
     "Default",
     "DuplicateCallKey",
     "DuplicateRequest",
@@ -246,6 +251,7 @@ __all__ = [
     "MagenticProgressLedgerItem",
     "MagenticTaskLedger",
     "MalformedReply",
+    "ManagerCannotAsk",
     "Message",
     "MissingConfiguration",
     "MissingState",
@@ -303,6 +309,7 @@ __all__ = [
     "UnknownRun",
     "UnknownType",
     "UsageDetails",
+    "VerificationReport",
     "Workflow",
     "WorkflowAgent",
     "WorkflowBuilder",
@@ -328,6 +335,10 @@ __all__ = [
     "response_handler",
     "tool",
 ]
+
+
+# What stepwell has to say in a log is the program's to show, or not.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> typing.Any:

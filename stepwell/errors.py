@@ -45,6 +45,7 @@
     │   ├── UnknownApproval                  an answer names a tool call that waits for none
     │   ├── OutputInvalid                    the reply never fitted the output_type
     │   ├── LedgerUnreadable                 a manager's progress ledger; its team replans
+    │   ├── ManagerCannotAsk                 a team's manager asked for a person's approval
     │   ├── TeamsTooDeep                     teams inside teams, past the limit
     │   └── ToolError                        raised by a tool: it failed for certain, tell the model
     │       └── InvalidArguments
@@ -100,6 +101,7 @@ __all__ = [
     "LeaseError",
     "LedgerUnreadable",
     "LimitExceeded",
+    "ManagerCannotAsk",
     "MalformedReply",
     "MissingConfiguration",
     "MissingState",
@@ -676,6 +678,23 @@ class LedgerUnreadable(AgentException):
         return (
             f"manager {self.agent!r} was asked {self.attempts} time(s) for a progress ledger and its last reply was "
             f"not usable: {self.problem} Try a larger model, or one that keeps to JSON schemas"
+        )
+
+
+class ManagerCannotAsk(AgentException):
+    """A team's manager came back with a question to a person where its judgement was needed."""
+
+    def __init__(self, manager: str, purpose: str, asked: tuple[str, ...]) -> None:
+        super().__init__(manager, purpose, asked)
+        self.manager = manager
+        self.purpose = purpose
+        self.asked = asked
+
+    def __str__(self) -> str:
+        return (
+            f"manager {self.manager!r} was asked for the {self.purpose} and asks a person instead "
+            f"({', '.join(self.asked)}); nobody can answer a manager: give tools that need approval, and teams that ask "
+            "people, to a participant, or review plans with enable_plan_review=True"
         )
 
 

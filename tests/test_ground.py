@@ -1,11 +1,10 @@
-"""The package itself: what importing it costs, what it offers, that its README runs and that the guards guard."""
+"""The package itself: what importing it costs, what it offers and that the guards guard."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -89,24 +88,6 @@ def test_every_name_of_stepwell_is_the_same_object_in_its_room() -> None:
 def test_stepwell_itself_has_no_code_but_imports() -> None:
     tree = ast.parse(Path(LIBRARY, "__init__.py").read_text(encoding="utf-8"))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef | ast.For)]
-
-
-# --- the README -------------------------------------------------------------------------------------------------------
-
-
-def code_blocks(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-
-
-def test_the_readme_shows_code() -> None:
-    assert code_blocks(REPOSITORY / "README.md")
-
-
-@pytest.mark.parametrize("code", code_blocks(REPOSITORY / "README.md"))
-def test_the_code_of_the_readme_runs(code: str, tmp_path: Path) -> None:
-    script = tmp_path / "example.py"
-    script.write_text(code, encoding="utf-8")
-    assert python(str(script), cwd=tmp_path).splitlines() == re.findall(r"#> (.*)", code)
 
 
 # --- the guards -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -226,7 +227,7 @@ class WorkflowCheckpoint:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, complete: what a storage of your own can write anywhere."""
         content = Codec().encode_text(self.content.fields(), path=f"checkpoint {self.checkpoint_id}")
-        return {**self._header(), "content": content}
+        return {**self._header(), "metadata": deepcopy(dict(self.metadata)), "content": content}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorkflowCheckpoint:
@@ -238,6 +239,7 @@ class WorkflowCheckpoint:
         if not isinstance(decoded, dict) or any(data.get(name) is None for name in _REQUIRED):
             raise Undecodable(f"checkpoint {record}", f"it lacks one of {', '.join(_REQUIRED)}")
         header = {name: data[name] for name in _HEADER if name in data}
+        header["metadata"] = deepcopy(dict(data.get("metadata") or {}))
         return cls(**header, **CheckpointContent.of(decoded).fields())
 
     def _header(self) -> dict[str, Any]:

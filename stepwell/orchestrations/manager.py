@@ -11,10 +11,10 @@ from stepwell.agents.agent import Agent, SupportsAgentRun
 from stepwell.agents.calls import CallKeys, journalled_request
 from stepwell.agents.chat import AgentResponse, Message
 from stepwell.agents.client import ChatOptions, ResponseFormat
-from stepwell.agents.content import freeze
+from stepwell.agents.content import Content, freeze
 from stepwell.checkpointing.journal import CallTicket
 from stepwell.checkpointing.registry import register_type
-from stepwell.errors import LedgerUnreadable
+from stepwell.errors import LedgerUnreadable, ManagerCannotAsk
 from stepwell.orchestrations import prompts as wording
 from stepwell.orchestrations.ledger import LedgerProblem, MagenticProgressLedger, ledger_schema, parse_ledger
 from stepwell.orchestrations.plan import Plan, PlanStep, plan_schema
@@ -297,16 +297,27 @@ class StandardMagenticManager(MagenticManagerBase):
             function_invocation_kwargs=kwargs.function_invocation,
             client_kwargs=kwargs.client,
         )
-        return response.text
+        return _said(response, self.agent, purpose)
 
     async def _ask_foreign(self, agent: SupportsAgentRun, messages: list[Message], purpose: str) -> str:
         async def ask(_: CallTicket) -> str:
-            response: AgentResponse = await agent.run(messages)
-            return response.text
+            return _said(await agent.run(messages), agent, purpose)
 
         label = _label(agent)
         request = journalled_request(messages)
         return await CallKeys(label, purpose).call("agent", ask, name=f"agent:{label}", request=request)
+
+
+def _said(response: AgentResponse, agent: SupportsAgentRun, purpose: str) -> str:
+    """What a manager answered. A question would be lost here: a manager's turn has nowhere to wait for a person."""
+    if response.user_input_requests:
+        raise ManagerCannotAsk(_label(agent), purpose, tuple(map(_question_text, response.user_input_requests)))
+    return response.text
+
+
+def _question_text(request: Content) -> str:
+    call = request.function_call
+    return f"approval of {call.name}" if call is not None else f"request {request.id}"
 
 
 def _label(agent: SupportsAgentRun) -> str:

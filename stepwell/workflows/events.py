@@ -91,7 +91,9 @@ class WorkflowEvent:
         self.run_id = run_id
         self.ordinal = ordinal
         self.provisional = provisional
-        self.request_id = request_id
+        # A string on `request_info` events and None on others. Programs look at `type` before they use it as the key of
+        # their answer, which a type checker can't follow.
+        self.request_id: Any = request_id
         self.source_executor_id = source_executor_id
         self.request_type = request_type
         self.response_type = response_type

@@ -158,6 +158,30 @@ class Workflow:
         kwargs = RunKwargs(dict(function_invocation_kwargs or {}), dict(client_kwargs or {}))
         return self._start(request, checkpoint_storage, stream=stream, kwargs=kwargs)
 
+    @overload
+    def branch(
+        self,
+        checkpoint_id: str,
+        *,
+        state: Mapping[str, Any] | None = ...,
+        run_id: str | None = ...,
+        stream: Literal[False] = ...,
+        checkpoint_storage: CheckpointStorage | None = ...,
+        responses: Mapping[str, Any] | None = ...,
+    ) -> Awaitable[WorkflowRunResult]: ...
+
+    @overload
+    def branch(
+        self,
+        checkpoint_id: str,
+        *,
+        state: Mapping[str, Any] | None = ...,
+        run_id: str | None = ...,
+        stream: Literal[True],
+        checkpoint_storage: CheckpointStorage | None = ...,
+        responses: Mapping[str, Any] | None = ...,
+    ) -> ResponseStream: ...
+
     def branch(
         self,
         checkpoint_id: str,

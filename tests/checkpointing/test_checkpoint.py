@@ -172,3 +172,14 @@ def test_a_bad_id_is_refused(bad: Any) -> None:
 def test_ids_are_made_up_unless_given() -> None:
     one, other = WorkflowCheckpoint("w", "g"), WorkflowCheckpoint("w", "g")
     assert checked_id("checkpoint_id", one.checkpoint_id) != other.checkpoint_id
+
+
+def test_what_to_dict_gives_and_from_dict_takes_is_not_the_checkpoints_own() -> None:
+    checkpoint = full()
+    data = checkpoint.to_dict()
+    again = WorkflowCheckpoint.from_dict(data)
+
+    data["metadata"]["changed"] = True
+
+    assert "changed" not in checkpoint.metadata
+    assert "changed" not in again.metadata

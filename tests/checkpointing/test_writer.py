@@ -7,11 +7,12 @@ import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator, Sequence
+from contextvars import Context, ContextVar
 from typing import Any
 
 import pytest
 
-from stepwell.checkpointing.storage.writer import LARGEST_GROUP, GroupWriter
+from stepwell.checkpointing.storage.writer import LARGEST_GROUP, GroupWriter, Ticket, _wake
 
 
 class Ledger:
@@ -129,6 +130,39 @@ async def test_a_loop_is_woken_once_for_a_whole_group(
     await asyncio.gather(first, *waiting)
 
     assert woken == ["_wake", "_wake"]
+
+
+async def test_a_task_goes_on_in_its_own_context(writer: GroupWriter) -> None:
+    variable: ContextVar[str] = ContextVar("variable")
+
+    async def program() -> str:
+        token = variable.set("mine")
+        await writer.write("job")
+        variable.reset(token)  # refused in any other context, be it a copy
+        return variable.get("nobody's")
+
+    empty = asyncio.get_running_loop().create_task(program(), context=Context())
+    assert await asyncio.gather(empty, program()) == ["nobody's", "nobody's"]
+
+
+async def test_a_task_that_ends_the_program_keeps_no_other_waiting() -> None:
+    """Ctrl-C reaches whoever happens to be at work."""
+    arrived: list[str] = []
+
+    class Interrupted:
+        def arrive(self) -> None:
+            raise KeyboardInterrupt
+
+    class Waiting:
+        def arrive(self) -> None:
+            arrived.append("the other")
+
+    tickets: Any = [Ticket("first"), Ticket("second")]
+    tickets[0].future, tickets[1].future = Interrupted(), Waiting()
+    with pytest.raises(KeyboardInterrupt):
+        _wake(tickets)
+    await asyncio.sleep(0)
+    assert arrived == ["the other"]
 
 
 async def test_event_loops_in_several_threads_share_a_writer(writer: GroupWriter, ledger: Ledger) -> None:

@@ -14,7 +14,9 @@ from stepwell import (
     BaseAgent,
     Executor,
     InMemoryCheckpointStorage,
+    ManagerCannotAsk,
     Message,
+    WorkflowBuilder,
     WorkflowContext,
     WorkflowRunState,
     WorkflowValidationError,
@@ -499,3 +501,31 @@ def test_every_kind_of_event_is_named() -> None:
         "RESET",
         "LIMIT_REACHED",
     }
+
+
+async def test_a_manager_that_asks_a_person_is_refused_by_name() -> None:
+    @tool(approval_mode="always_require")
+    def spend(euros: int) -> str:
+        """Spend money."""
+        return "spent"
+
+    manager = Agent(ScriptedChatClient(calls("spend", euros=5)), name="boss", tools=[spend])
+    writer = Agent(ScriptedChatClient(), name="writer", description="writes")
+    workflow = MagenticBuilder(participants=[writer], manager_agent=manager).build()
+
+    with pytest.raises(ManagerCannotAsk, match=r"manager 'boss' was asked for the facts .*approval of spend"):
+        await workflow.run(TASK)
+
+
+async def test_a_team_that_asks_a_person_can_not_manage_and_its_question_is_not_lost() -> None:
+    class Asking(Executor):
+        @handler
+        async def ask(self, messages: list[Message], ctx: WorkflowContext) -> None:
+            await ctx.request_info("May I?", bool)
+
+    office = WorkflowBuilder(start_executor=lambda: Asking("asking"), name="office").build().as_agent("office")
+    writer = Agent(ScriptedChatClient(), name="writer", description="writes")
+    workflow = MagenticBuilder(participants=[writer], manager_agent=office).build()
+
+    with pytest.raises(ManagerCannotAsk, match="manager 'office'"):
+        await workflow.run(TASK)

@@ -106,7 +106,7 @@ async def running(workflow: Workflow, storage: CheckpointStorage) -> None:
     async for event in stream:
         assert_type(event, WorkflowEvent)
         assert_type(event.state, WorkflowRunState | None)
-        assert_type(event.request_id, str | None)
+        assert_type(event.request_id, Any)
     assert_type(await stream, WorkflowRunResult)
     assert_type(await stream.get_final_response(), WorkflowRunResult)
     async with workflow.run(checkpoint_id="c", responses={"q": "a"}, stream=True) as opened:
