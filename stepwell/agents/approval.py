@@ -209,6 +209,8 @@ def closed(messages: Sequence[Message]) -> list[Message]:
 
     Calls nobody answered were not made; answers whose call is gone are what a shortened history begins with.
     """
+    if not any(message.uses_tools for message in messages):
+        return list(messages)
     result: list[Message] = []
     waiting: list[str] = []
 

@@ -70,6 +70,17 @@ class Message(ChatValue):
         return "".join(content.text or "" for content in self.contents if content.type == "text")
 
     @property
+    def uses_tools(self) -> bool:
+        """Does it call a tool, or bring a tool's answer?"""
+        # A plain loop: it is asked of every message of every conversation that is sent.
+        if self.role == "tool":
+            return True
+        for content in self.contents:  # noqa: SIM110
+            if content.type == "function_call":
+                return True
+        return False
+
+    @property
     def wire_digest(self) -> str:
         """A digest of what goes to a model, which a `message_id` does not. Computed once: histories are long."""
         try:
@@ -395,24 +406,28 @@ def _message_record(message: Message) -> list[Any]:
     """
     contents = [c.text if c.is_plain_text else c.to_dict() for c in message.contents]
     record = [message.role, contents, message.author_name, message.message_id, thaw(message.additional_properties)]
-    while not record[-1]:
+    while record and not record[-1]:
         record.pop()
     return record
 
 
+_set_role, _set_contents, _set_author, _set_id, _set_more = (
+    vars(Message)[name].__set__ for name in ("role", "contents", "author_name", "message_id", "additional_properties")
+)
+
+
 def _recorded_message(record: list[Any]) -> Message:
-    contents = (
-        tuple([plain_text(c) if type(c) is str else Content.from_dict(c) for c in record[1]]) if record[1:] else ()
-    )
-    author, message_id, more = [*record[2:], None, None, None][:3]
+    role, contents, author, message_id, more = (record + _NOT_WRITTEN[len(record) :])[:5]
     message = object.__new__(Message)
-    put = object.__setattr__
-    put(message, "role", record[0])
-    put(message, "contents", contents)
-    put(message, "author_name", author)
-    put(message, "message_id", message_id)
-    put(message, "additional_properties", freeze(more) if more else NOTHING)
+    _set_role(message, role)
+    _set_contents(message, tuple([plain_text(c) if type(c) is str else Content.from_dict(c) for c in contents]))
+    _set_author(message, author)
+    _set_id(message, message_id)
+    _set_more(message, freeze(more) if more else NOTHING)
     return message
+
+
+_NOT_WRITTEN: list[Any] = ["", (), None, None, None]
 
 
 register_type(Message, name="stepwell.Message", encode=_message_record, decode=_recorded_message, immutable=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import is_
@@ -130,6 +130,13 @@ class ValueMemory:
     def add(self, node_id: int, digest: bytes) -> None:
         self.digests[node_id] = digest
         self.by_digest[digest] = node_id
+
+    def learn(self, nodes: Collection[Node], immutable: Mapping[int, Any]) -> None:
+        """These are stored, and these objects are what some of them stand for."""
+        known = {node.id: node.digest for node in nodes}
+        self.digests |= known
+        self.by_digest.update(zip(known.values(), known, strict=True))
+        self.by_identity |= {id(value): (value, node_id) for node_id, value in immutable.items()}
 
     def retain(self, stored: set[int]) -> None:
         """Forget the nodes that are no longer stored."""
@@ -271,7 +278,7 @@ class ValueEncoder(TreeEncoder):
 
     def _long_list(self, value: Any) -> Any:
         levels, tail = self._blocks_of_immutables(value) or self._blocks_of_anything(value)
-        blocks = [self._refer(node_id) for level in reversed(levels) for node_id in level]
+        blocks = self._refer_to(levels)
         return {TAG: "list", "b": blocks, "v": [self._known(item) or self.encode(item) for item in tail]}
 
     def _blocks_of_immutables(self, value: Any) -> tuple[Levels, Sequence[Any]] | None:
@@ -322,8 +329,7 @@ class ValueEncoder(TreeEncoder):
         while remaining >= BLOCK:
             self._push(levels, self._block(dict(islice(entries, BLOCK))))
             remaining -= BLOCK
-        blocks = [self._refer(node_id) for level in reversed(levels) for node_id in level]
-        return {TAG: "map", "b": blocks, "v": TreeEncoder.dict(self, dict(entries))}
+        return {TAG: "map", "b": self._refer_to(levels), "v": TreeEncoder.dict(self, dict(entries))}
 
     def _block(self, items: Any) -> int:
         encode = self._items if isinstance(items, Sequence) else super().dict
@@ -361,6 +367,10 @@ class ValueEncoder(TreeEncoder):
 
     def _refer(self, node_id: int) -> int:
         return self._refs.setdefault(node_id, len(self._refs))
+
+    def _refer_to(self, levels: Levels) -> Sequence[int]:
+        refs = self._refs
+        return [refs.setdefault(node_id, len(refs)) for level in reversed(levels) for node_id in level]
 
     def _store(self, text: str, refs: tuple[int, ...]) -> int:
         digest = digest_of(text, map(self.memory.digests.__getitem__, refs))
@@ -405,7 +415,10 @@ def _image(value: Any) -> bytes | None:
 
 
 class ValueDecoder(TreeDecoder):
-    """Puts a checkpoint's content together again from its root and its nodes, checking every digest."""
+    """Puts a checkpoint's content together again from its root and its nodes, checking every digest.
+
+    A resumed run may have many thousands of nodes, nearly all of them leaves or blocks, so those take short ways.
+    """
 
     def __init__(
         self,
@@ -423,16 +436,21 @@ class ValueDecoder(TreeDecoder):
         self._shared: dict[int, Any] = {}
         self._shareable: dict[type, bool] = {}
         self._size = 0
-        self._checked: set[int] = set()
         self._open: set[int] = set()
 
     def root(self, header: str, root: Root) -> Any:
         self._check(header + root.text, root.refs, root.digest, self.path)
+        self._check_nodes()
         self._refs = root.refs
-        return self.decode(root.text)
+        value = self.decode(root.text)
+        if self._memory is not None:
+            self._memory.learn(self._nodes.values(), self._shared)
+        return value
 
     def hook(self, tree: dict[str, Any]) -> Any:
         tag = tree.get(TAG)
+        if tag == "custom":  # a `Message`, nearly always
+            return self._named(tag, tree)
         if tag in ("list", "map"):
             parts = [*map(self.reference, tree["b"]), tree["v"]]
             whole = self._join(parts)
@@ -440,48 +458,42 @@ class ValueDecoder(TreeDecoder):
                 self._recognise(whole, parts[:-1], [self._refs[index] for index in tree["b"]])
             return whole
         if tag == "join":
-            return self._join([self.reference(index) for index in range(len(self._refs))])
+            return self._join(list(map(self._value, self._refs)))
         return super().hook(tree)
 
     def reference(self, index: int) -> Any:
         if type(index) is not int or not 0 <= index < len(self._refs):
             raise Undecodable(self.path, f"refers to value {index!r} of {len(self._refs)}")
-        node_id = self._refs[index]
+        return self._value(self._refs[index])
+
+    def _value(self, node_id: int) -> Any:
+        """What a node stands for. It is there and it is whole: all of them were checked first."""
         if node_id in self._shared:
             return self._shared[node_id]
-        node = self._nodes.get(node_id)
-        if node is None:
-            raise CheckpointDamaged(self.path, f"the value {node_id} it refers to is missing")
-        return self._decode_node(node)
-
-    def _decode_node(self, node: Node) -> Any:
-        if node.id in self._open:
-            raise CheckpointDamaged(self.path, f"value {node.id} contains itself")
-        if node.id not in self._checked:
-            self._check(node.text, node.refs, node.digest, f"value {node.id}")
-            self._checked.add(node.id)
-        self._size += len(node.text)
+        _, text, refs, _ = self._nodes[node_id]
+        self._size += len(text)
         if self._size > MAX_CONTENT:
             # A few nodes that each refer twice to the next would otherwise fill any memory.
             raise LimitExceeded("content size", MAX_CONTENT, self.path)
-        outer, self._refs = self._refs, node.refs
-        self._open.add(node.id)
+        outer, self._refs = self._refs, refs
         try:
-            value = self.decode(node.text)
+            value = self._nested(node_id, text, refs) if refs else self.decode(text)
         finally:
             self._refs = outer
-            self._open.discard(node.id)
-        self._remember(node, value)
+        cls = type(value)
+        if self._shareable[cls] if cls in self._shareable else self._is_shareable(cls):
+            self._shared[node_id] = value
         return value
 
-    def _remember(self, node: Node, value: Any) -> None:
-        shareable = self._is_shareable(type(value))
-        if shareable:
-            self._shared[node.id] = value
-        if self._memory is not None:
-            self._memory.add(node.id, node.digest)
-            if shareable:
-                self._memory.by_identity[id(value)] = (value, node.id)
+    def _nested(self, node_id: int, text: str, refs: tuple[int, ...]) -> Any:
+        if node_id in self._open:
+            raise CheckpointDamaged(self.path, f"value {node_id} contains itself")
+        self._open.add(node_id)
+        try:
+            # A block of nodes says nothing but their positions; there is nothing to parse.
+            return list(map(self._value, refs)) if text == _BLOCKS.get(len(refs)) else self.decode(text)
+        finally:
+            self._open.discard(node_id)
 
     def _recognise(self, items: list[Any], blocks: list[Any], node_ids: list[int]) -> None:
         """Remember how this list is stored, so that the run's next checkpoint need not find out again."""
@@ -514,9 +526,31 @@ class ValueDecoder(TreeDecoder):
             return {key: value for part in parts for key, value in part.items()}
         raise Undecodable(self.path, "its blocks are neither all lists nor all dicts")
 
+    def _check_nodes(self) -> None:
+        blake2b = hashlib.blake2b
+        for node_id, text, refs, digest in self._nodes.values():
+            if refs:
+                self._check(text, refs, digest, f"value {node_id}")
+                continue
+            # `digest_of`, without its calls: most nodes are leaves.
+            hasher = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE)
+            hasher.update(b"\0")
+            if hasher.digest() != digest:
+                raise _altered(f"value {node_id}")
+
     def _check(self, text: str, refs: tuple[int, ...], digest: bytes, record: str) -> None:
-        missing = [ref for ref in refs if ref not in self._nodes] if refs else ()
-        if missing:
-            raise CheckpointDamaged(record, f"the value {missing[0]} it refers to is missing")
-        if digest_of(text, [self._nodes[ref].digest for ref in refs]) != digest:
-            raise CheckpointDamaged(record, "its content does not match its digest")
+        nodes = self._nodes
+        try:
+            children = [nodes[ref].digest for ref in refs]
+        except KeyError as missing:
+            raise CheckpointDamaged(record, f"the value {missing} it refers to is missing") from None
+        if digest_of(text, children) != digest:
+            raise _altered(record)
+
+
+def _altered(record: str) -> CheckpointDamaged:
+    return CheckpointDamaged(record, "its content does not match its digest")
+
+
+_BLOCKS = {length: dump_tree([{TAG: place} for place in range(length)]) for length in range(1, BLOCK + 1)}
+"""The text of a block whose items are all nodes of their own, by how many they are."""

@@ -30,6 +30,8 @@ class Bulk:
 
     def run(self, connection: sqlite3.Connection, rows: Sequence[Sequence[object]]) -> int:
         """How many rows it changed in all."""
+        if not rows:
+            return 0
         if len(rows) == 1:
             return connection.execute(self._single, rows[0]).rowcount
         parts = (rows[start : start + _MOST_ROWS] for start in range(0, len(rows), _MOST_ROWS))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.checkpointing.storage.forking import fork_guard
-from stepwell.checkpointing.storage.sqlite_jobs import Job, Leave, OpenRun, Seat, in_waves
+from stepwell.checkpointing.storage.sqlite_jobs import Job, Leave, in_waves
 from stepwell.checkpointing.storage.sqlite_reading import SnapshotPool
 from stepwell.checkpointing.storage.sqlite_schema import MEDIUM_ERRORS, connect_writer, failure, file_at, is_busy
 from stepwell.checkpointing.storage.sqlite_seats import Seats
@@ -39,7 +39,8 @@ class GroupCommit:
         self._file: tuple[int, int] | None = None
 
     def commit(self, jobs: Sequence[Job]) -> Sequence[Any]:
-        if all(type(job) is Leave and job.seat.holder_id is None for job in jobs):
+        kinds = set(map(type, jobs))
+        if kinds == {Leave} and all(job.seat.holder_id is None for job in jobs if type(job) is Leave):
             return [None] * len(jobs)  # they were never there
         with self._guard:
             try:
@@ -50,13 +51,11 @@ class GroupCommit:
             except WorkflowCheckpointException as error:  # this is no database of ours
                 return [copy(error) for _ in jobs]
             finally:
-                self._let_go(jobs)
+                if Leave in kinds:
+                    self._let_go(jobs)
 
     def _committed(self, jobs: Sequence[Job]) -> list[Any]:
         connection = self._connected()
-        for job in jobs:
-            if type(job) is OpenRun and job.seat.holder_id is None:
-                self._take_seat(connection, job.seat)
         try:
             return self._transaction(connection, lambda transaction: self._in_waves(transaction, jobs))
         except Exception as error:
@@ -68,19 +67,25 @@ class GroupCommit:
 
     def _transaction(self, connection: sqlite3.Connection, work: Callable[[Transaction], list[Any]]) -> list[Any]:
         connection.execute("BEGIN IMMEDIATE")
+        transaction = Transaction(connection)
         try:
-            transaction = Transaction(connection)
             outcomes = work(transaction)
             self._seats.renew(connection)
             connection.execute("COMMIT")
         except BaseException:
-            self._work.forget()
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            self._undo(transaction)
             raise
         for effect in transaction.effects:
             effect()
         return outcomes
+
+    def _undo(self, transaction: Transaction) -> None:
+        self._work.forget()
+        try:
+            transaction.undo()
+        finally:
+            if transaction.connection.in_transaction:
+                transaction.execute("ROLLBACK")
 
     def _in_waves(self, transaction: Transaction, jobs: Sequence[Job]) -> list[Any]:
         if len(jobs) == 1:
@@ -98,14 +103,14 @@ class GroupCommit:
         return [self._on_its_own(transaction, job) for job in jobs]
 
     def _on_its_own(self, transaction: Transaction, job: Job) -> Any:
-        effects = len(transaction.effects)
+        mark = transaction.mark
         transaction.execute("SAVEPOINT job")
         try:
             (outcome,) = self._work.do(transaction, type(job), [job])
         except Exception as error:
             if _is_the_mediums(error):
                 raise
-            del transaction.effects[effects:]
+            transaction.undo(mark)
             self._work.forget()
             transaction.execute("ROLLBACK TO job")
             outcome = self._refusal(error)
@@ -155,17 +160,6 @@ class GroupCommit:
                 self._recover(error)
                 self._seats.postpone()
                 logger.warning("the leases in %s could not be renewed, trying again: %s", self._path, error)
-
-    def _take_seat(self, connection: sqlite3.Connection, seat: Seat) -> None:
-        def take(transaction: Transaction) -> list[Any]:
-            self._seats.take(transaction.connection, seat)
-            return []
-
-        try:
-            self._transaction(connection, take)
-        except BaseException:
-            self._seats.leave(seat)
-            raise
 
     def _let_go(self, jobs: Sequence[Job]) -> None:
         """Whether or not its row could be removed, one who leaves must not look alive."""
