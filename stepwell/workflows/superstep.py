@@ -204,7 +204,7 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
     inbox: list[WorkflowMessage] = []
     outputs: list[RecordedOutput] = []
     requests: list[PendingRequest] = []
-    states = state.executor_states
+    kept: dict[str, Any] = {}
     written: dict[str, tuple[str, Any]] = {}
     warnings: list[str] = []
     for outcome in outcomes:
@@ -217,7 +217,7 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
             requests.extend(_new_requests(effects.requested, requests))
             _write(effects.state, source, written, warnings)
         if outcome.state is not None:
-            states = {**states, source: outcome.state}
+            kept[source] = outcome.state
     after = RunState(
         iteration=iteration,
         turn=state.turn,
@@ -225,7 +225,7 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
         input_digest=state.input_digest,
         inbox=tuple(inbox),
         shared={**state.shared, **{k: v for k, (_, v) in written.items()}} if written else state.shared,
-        executor_states=states,
+        executor_states={**state.executor_states, **kept} if kept else state.executor_states,
         collected=done.collected,
         pending={**state.pending, **{r.request_id: r for r in requests}} if requests else state.pending,
         used_request_ids=state.used_request_ids,
