@@ -101,8 +101,8 @@ __all__ = [
     "LeaseError",
     "LedgerUnreadable",
     "LimitExceeded",
-    "ManagerCannotAsk",
     "MalformedReply",
+    "ManagerCannotAsk",
     "MissingConfiguration",
     "MissingState",
     "ModelCallFailed",
@@ -693,8 +693,8 @@ class ManagerCannotAsk(AgentException):
     def __str__(self) -> str:
         return (
             f"manager {self.manager!r} was asked for the {self.purpose} and asks a person instead "
-            f"({', '.join(self.asked)}); nobody can answer a manager: give tools that need approval, and teams that ask "
-            "people, to a participant, or review plans with enable_plan_review=True"
+            f"({', '.join(self.asked)}); nobody can answer a manager: give tools that need approval, and teams that "
+            "ask people, to a participant, or review plans with enable_plan_review=True"
         )
 
 

@@ -111,7 +111,9 @@ async def test_a_message_goes_to_the_handler_for_its_type(message: Any, expected
     assert await outputs(Zoo("zoo"), message) == [expected]
 
 
-@pytest.mark.parametrize("message", [b"bytes", {"a": "b"}, ("a", 1), [1, "a"], object()], ids=["bytes", "dict", "tuple", "list", "object"])
+@pytest.mark.parametrize(
+    "message", [b"bytes", {"a": "b"}, ("a", 1), [1, "a"], object()], ids=["bytes", "dict", "tuple", "list", "object"]
+)
 async def test_a_message_no_handler_takes_is_refused_with_what_is_accepted(message: Any) -> None:
     with pytest.raises(NoHandler, match=r"executor 'zoo' has no handler for .*; it accepts str, int, float"):
         await alone(Zoo("zoo")).run(message)
