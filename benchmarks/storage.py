@@ -1,8 +1,10 @@
 """Durable supersteps beside the peers and raw SQLite: `make bench-storage`.
 
 "Raw" is the least code that gives the same guarantee: one SQLite insert of the new bytes, WAL, `synchronous=FULL`, in
-the same directory and the same invocation. agent-framework-core's file storage does not fsync at all. `--full` lets the
-peers go to 3,000 supersteps as well, which takes gigabytes of disk; `--only chat` runs one part, `--quick` a tenth.
+the same directory and the same invocation. Files and Postgres are shown beside the least of their own kind: a file that
+is written, fsynced and renamed and its folder fsynced; one insert that is committed. agent-framework-core's file
+storage does not fsync at all. `--full` lets the peers go to 3,000 supersteps as well, which takes gigabytes of disk;
+`--only chat` runs one part, `--quick` a tenth.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from plot import picture, text_curves
 OURS = "stepwell"
 RELAY = "stepwell, in flight"
 RAW = "raw SQLite"
+FILES = "stepwell on files"
+RAW_FILES = "raw files"
 POSTGRES = "stepwell on Postgres"
 RAW_POSTGRES = "raw Postgres"
 ASYNCIO = "asyncio alone"
@@ -34,6 +38,8 @@ PROGRAMS = {
     OURS: "ours",
     RELAY: "ours",
     RAW: "raw",
+    FILES: "ours_file",
+    RAW_FILES: "ours_file",
     POSTGRES: "ours_postgres",
     RAW_POSTGRES: "ours_postgres",
     ASYNCIO: "raw",
@@ -41,9 +47,18 @@ PROGRAMS = {
     LANGGRAPH: "langgraph_sqlite",
     DBOS: "dbos_sqlite",
 }
+RAW_BESIDE_OURS = (RAW_FILES, RAW_POSTGRES)
+"""Those whose programs are in the same file as ours."""
 PEERS = (AGENT_FRAMEWORK, LANGGRAPH, DBOS)
 
 Outcomes = Mapping[str, list[Outcome]]
+
+
+def task_of(contender: str, workload: str) -> str:
+    """What the contender's program calls this work."""
+    if contender == RELAY:
+        return "relay"
+    return f"raw_{workload}" if contender in RAW_BESIDE_OURS else workload
 
 
 @dataclass
@@ -69,9 +84,9 @@ class Bench:
         """
 
         def once(contender: str) -> Outcome:
-            task = {RELAY: "relay", RAW_POSTGRES: f"raw_{workload}"}.get(contender, workload)
             with self.scratch() as directory:
-                return run_contender(PROGRAMS[contender], task, {"directory": directory, **parameters}, timeout=timeout)
+                given, task = {"directory": directory, **parameters}, task_of(contender, workload)
+                return run_contender(PROGRAMS[contender], task, given, timeout=timeout)
 
         rounds = {name: 1 if name in PEERS else self.rounds * often for name in contenders}
         return take_turns(rounds, once)
@@ -227,26 +242,31 @@ def newest(bench: Bench) -> None:
 def resume(bench: Bench) -> None:
     """A fresh process opens what another one left, goes on for one superstep and closes it."""
     length = bench.scaled(1000)
-    contenders = (OURS, RAW, AGENT_FRAMEWORK, LANGGRAPH)
-
-    def once(contender: str) -> Outcome:
-        program = PROGRAMS[contender]
-        with bench.scratch() as directory:
-            parameters = {"directory": directory, "supersteps": length}
-            prepared = run_contender(program, "prepare_resume", parameters)
-            return prepared if prepared.error else run_contender(program, "resume", parameters)
-
-    outcomes = take_turns({name: 1 if name in PEERS else bench.rounds * 2 for name in contenders}, once)
-    peaks = bests(outcomes, "peak_mb")
-    notes = {name: f"{peak:.0f} MB more at the peak" for name, peak in peaks.items() if peak is not None}
+    outcomes = _resumed(bench, (OURS, RAW, AGENT_FRAMEWORK, LANGGRAPH), length)
     bench.table(
         f"resume a run of {length} messages, one more superstep",
         "ms",
         bests(outcomes, "ms"),
         reference=RAW,
         targets={OURS: 3.0},
-        notes=remarks(outcomes, "ms", notes),
+        notes=remarks(outcomes, "ms", _peaks(outcomes)),
     )
+
+
+def _resumed(bench: Bench, contenders: tuple[str, ...], length: int) -> Outcomes:
+    def once(contender: str) -> Outcome:
+        program = PROGRAMS[contender]
+        with bench.scratch() as directory:
+            parameters = {"directory": directory, "supersteps": length}
+            prepared = run_contender(program, task_of(contender, "prepare_resume"), parameters)
+            return prepared if prepared.error else run_contender(program, task_of(contender, "resume"), parameters)
+
+    return take_turns({name: 1 if name in PEERS else bench.rounds * 2 for name in contenders}, once)
+
+
+def _peaks(outcomes: Outcomes) -> dict[str, str]:
+    peaks = bests(outcomes, "peak_mb")
+    return {name: f"{peak:.0f} MB more at the peak" for name, peak in peaks.items() if peak is not None}
 
 
 def many_runs(bench: Bench) -> None:
@@ -276,20 +296,58 @@ def fan_out(bench: Bench) -> None:
     )
 
 
-def postgres(bench: Bench) -> None:
-    """The same on a Postgres that is started for it here: told beside raw Postgres and SQLite, not judged."""
-    both = (POSTGRES, RAW_POSTGRES, OURS)
-    counted = bench.ask(both, "durable_counter", supersteps=bench.scaled(1000))
-    spoken = bench.ask(both, "chat", supersteps=bench.scaled(1000))
-    runs = bench.scaled(1000)
-    at_once = bench.ask(both, "many_durable_runs", runs=runs, supersteps=10, seconds=0.005)
-    for title, outcomes, figure, factor in (
-        ("durable superstep on Postgres, state is one integer", counted, "mean_us", 1.0),
-        ("+1 KB of chat per superstep on Postgres, the last tenth", spoken, "last_us", 1.0),
-        (f"{runs} durable runs at once on Postgres, 10 supersteps of 5 ms each", at_once, "seconds", 1e6),
-    ):
-        found, notes = bests(outcomes, figure, factor), remarks(outcomes, figure)
-        bench.table(title, "µs", found, reference=RAW_POSTGRES, targets={}, notes=notes)
+@dataclass(frozen=True)
+class Elsewhere:
+    """A storage that is not SQLite, beside the least that its own kind of store can do."""
+
+    ours: str
+    raw: str
+    tells_bytes: bool
+    """Can it be said what a run takes on disk? A Postgres has its own housekeeping there."""
+
+    @property
+    def both(self) -> tuple[str, str]:
+        return self.ours, self.raw
+
+    def all(self, bench: Bench) -> None:
+        """Told beside raw, not judged: the limits are SQLite's, the default."""
+        for part in (self.counter, self.chat, self.newest, self.resume, self.runs):
+            part(bench)
+
+    def _tell(self, bench: Bench, title: str, unit: str, outcomes: Outcomes, figure: str, **more: Any) -> None:
+        factor, notes = more.get("factor", 1.0), remarks(outcomes, figure, more.get("notes"))
+        figures = bests(outcomes, figure, factor)
+        bench.table(f"{title}: {self.ours}", unit, figures, reference=self.raw, targets={}, notes=notes)
+
+    def counter(self, bench: Bench) -> None:
+        outcomes = bench.ask(self.both, "durable_counter", often=2, supersteps=bench.scaled(1000))
+        title = "durable superstep, state is one integer"
+        self._tell(bench, title, "µs per superstep", outcomes, "typical_us", notes=_means(outcomes))
+
+    def chat(self, bench: Bench) -> None:
+        for length in map(bench.scaled, LENGTHS):
+            outcomes = bench.ask(self.both, "chat", supersteps=length, timeout=900)
+            title = f"+1 KB of chat per superstep, {length} of them"
+            self._tell(bench, title, "µs per superstep", outcomes, "typical_us", notes=_growth_notes(outcomes))
+            if self.tells_bytes:
+                self._tell(bench, f"bytes on disk after {length} KB of chat", "MB", outcomes, "bytes", factor=1e-6)
+
+    def newest(self, bench: Bench) -> None:
+        for checkpoints in (bench.scaled(50), bench.scaled(1000)):
+            outcomes = bench.ask(self.both, "newest", checkpoints=checkpoints)
+            self._tell(bench, f"find the newest of {checkpoints} checkpoints", "ms", outcomes, "ms")
+
+    def resume(self, bench: Bench) -> None:
+        length = bench.scaled(1000)
+        outcomes = _resumed(bench, self.both, length)
+        title = f"resume a run of {length} messages, one more superstep"
+        self._tell(bench, title, "ms", outcomes, "ms", notes=_peaks(outcomes))
+
+    def runs(self, bench: Bench) -> None:
+        runs = bench.scaled(1000)
+        outcomes = bench.ask(self.both, "many_durable_runs", runs=runs, supersteps=10, seconds=0.005)
+        title = f"{runs} durable runs at once, 10 supersteps of 5 ms each"
+        self._tell(bench, title, "ms", outcomes, "seconds", factor=1e3)
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -300,7 +358,8 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "resume": resume,
     "runs": many_runs,
     "fan-out": fan_out,
-    "postgres": postgres,
+    "file": Elsewhere(FILES, RAW_FILES, tells_bytes=True).all,
+    "postgres": Elsewhere(POSTGRES, RAW_POSTGRES, tells_bytes=False).all,
 }
 
 

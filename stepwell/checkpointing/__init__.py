@@ -13,6 +13,7 @@ from stepwell.checkpointing.storage.file import FileCheckpointStorage
 from stepwell.checkpointing.storage.memory import InMemoryCheckpointStorage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage, PendingSummary, RunInfo
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
+from stepwell.checkpointing.storage.verifying import DamagedRecord, VerificationReport
 
 if typing.TYPE_CHECKING:
     from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
@@ -23,6 +24,7 @@ __all__ = [
     "CallInDoubt",
     "CallVerdict",
     "CheckpointStorage",
+    "DamagedRecord",
     "FileCheckpointStorage",
     "InMemoryCheckpointStorage",
     "OpaqueValue",
@@ -33,6 +35,7 @@ __all__ = [
     "Retention",
     "RunInfo",
     "SQLiteCheckpointStorage",
+    "VerificationReport",
     "WorkflowCheckpoint",
     "WorkflowMessage",
     "keep_last",

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.backends import Backend, open_store
 from tests.faults.children import Case, Ending
 from tests.faults.oracle import Account
-from tests.faults.troubles import files_of
+from tests.faults.troubles import files_of, small_disk
 from tests.faults.workloads import expected_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these troubles are made with Linux's means")
@@ -45,6 +45,17 @@ def assert_it_stopped_in_that_superstep(case: Case, ending: Ending) -> None:
     assert trouble.only("output") == []
     by_worker = [call.partition(".")[0] for call in trouble.starts.elements()]
     assert len(by_worker) == len(set(by_worker)), "a worker went on to another call without a record of the last"
+
+
+def assert_nobody_went_on_without_a_record(case: Case, ending: Ending) -> None:
+    """A full disk still takes what fits into the blocks a file has: such a record is as good as any."""
+    [told] = ending.told("error")
+    assert told["type"] == "StorageError", told
+    trouble = during(case.account())
+    assert trouble.only("output") == []
+    recorded = {entry.call for entry in trouble.only("finish") if entry.key in trouble.acknowledged}
+    unrecorded = [call.partition(".")[0] for call in trouble.starts if call not in recorded]
+    assert len(unrecorded) == len(set(unrecorded)), "a worker went on to another call without a record of the last"
 
 
 async def assert_checkpoints_are_good(case: Case) -> None:
@@ -81,6 +92,26 @@ async def test_after_the_repair_another_process_goes_on(quick: Case, trouble: st
 
     assert quick.live().output == expected_of(quick.shape)
     assert_nothing_recorded_is_repeated(quick)
+
+
+@pytest.mark.parametrize("calls", [1, 13])
+async def test_a_disk_that_is_really_full_stops_the_run_and_a_bigger_one_lets_it_go_on(
+    quick: Case, backend: Backend, tmp_path: Path, calls: int
+) -> None:
+    if "full" not in backend.troubles:
+        pytest.skip(f"{backend.name} does not keep its runs in a place of ours")
+    place = tmp_path / "small"
+    try:
+        with small_disk(place):
+            small = replace(quick, store=backend.place(place))
+            ending = small.live(trouble=f"full#{calls}")
+
+            assert_nobody_went_on_without_a_record(small, ending)
+            assert ending.output == expected_of(small.shape)
+            assert_nothing_recorded_is_repeated(small)
+            await assert_checkpoints_are_good(small)
+    except PermissionError as error:
+        pytest.skip(f"{error.strerror}: it takes root's rights")
 
 
 # --- no permission ----------------------------------------------------------------------------------------------------

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from stepwell.checkpointing.storage.file_operations import Buffer, Disk, served_by
 from stepwell.testing.crash import Watcher
 from tests.faults.oracle import Oracle
 
@@ -98,7 +102,113 @@ def _open_files() -> list[tuple[int, Path]]:
     return found
 
 
-TROUBLES: dict[str, Callable[[str, Oracle], Trouble]] = {"space": NoMoreSpace, "io": BrokenDescriptors}
+# --- a disk that fails ------------------------------------------------------------------------------------------------
+
+
+class FailingDisk(Disk):
+    """A disk on which nothing can be changed: each operation fails as the kernel would let it fail.
+
+    With no space left a write takes what still fits, half of it, before the next one fails.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._room = number == errno.ENOSPC
+
+    def _fail(self) -> None:
+        raise OSError(self._number, os.strerror(self._number))
+
+    def open(self, path: Path, flags: int, mode: int = 0o600, *, folder: int | None = None) -> int:
+        if flags & os.O_CREAT and not path.exists():
+            self._fail()
+        return super().open(path, flags, mode, folder=folder)
+
+    def write(self, descriptor: int, data: Buffer) -> int:
+        if self._room and len(data) > 1:
+            self._room = False
+            return super().write(descriptor, data[: len(data) // 2])
+        self._fail()
+        return 0
+
+    def sync(self, descriptor: int) -> None:
+        self._fail()
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._fail()
+
+    def mkdir(self, path: Path) -> None:
+        self._fail()
+
+
+class FailingFiles:
+    """Whatever a file storage of this process asks of the disk fails with this error."""
+
+    def __init__(self, number: int, oracle: Oracle) -> None:
+        self._disk = FailingDisk(number)
+        self._oracle = oracle
+        self._while = ExitStack()
+
+    def begin(self) -> None:
+        self._while.enter_context(served_by(self._disk))
+        self._oracle.note("trouble")
+
+    def end(self) -> None:
+        self._while.close()
+        self._oracle.note("repair")
+
+
+# --- a disk that is full ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[None]:
+    """A file system of a few megabytes at this place; `PermissionError` where such a thing may not be mounted."""
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "none", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        raise PermissionError(errno.EPERM, "a file system can't be mounted here", str(place))
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+class FullDisk:
+    """Something else has taken all the space there is on the store's (small) file system."""
+
+    def __init__(self, store: str, oracle: Oracle) -> None:
+        self._ballast = Path(store.partition(":")[2]).parent / "ballast"
+        self._oracle = oracle
+
+    def begin(self) -> None:
+        with self._ballast.open("wb", buffering=0) as file:
+            for size in (1 << 16, 1):
+                try:
+                    while file.write(bytes(size)):
+                        pass
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+        self._oracle.note("trouble")
+
+    def end(self) -> None:
+        self._ballast.unlink()
+        self._oracle.note("repair")
+
+
+def no_more_space(store: str, oracle: Oracle) -> Trouble:
+    return FailingFiles(errno.ENOSPC, oracle) if store.startswith("file:") else NoMoreSpace(store, oracle)
+
+
+def input_output_errors(store: str, oracle: Oracle) -> Trouble:
+    return FailingFiles(errno.EIO, oracle) if store.startswith("file:") else BrokenDescriptors(store, oracle)
+
+
+TROUBLES: dict[str, Callable[[str, Oracle], Trouble]] = {
+    "space": no_more_space,
+    "io": input_output_errors,
+    "full": FullDisk,
+}
 
 
 # --- permissions ------------------------------------------------------------------------------------------------------

@@ -122,7 +122,10 @@ class FileCheckpointStorage(RecordingStorage):
         retention: Retention = FULL_HISTORY,
         audit: bool = False,
         lease_seconds: float = LEASE_SECONDS,
+        allowed_checkpoint_types: Iterable[str] | None = None,
     ) -> None:
+        # `allowed_checkpoint_types` is what programs for agent-framework pass to get their own types unpickled. It is
+        # taken and not needed: the types a workflow declares are known, and nothing here can run code.
         super().__init__(retention=retention, audit=audit)
         self._closed = False
         self._store: Store | None = None
@@ -291,6 +294,11 @@ class FileCheckpointStorage(RecordingStorage):
     def _requests_named(self, request_id: str) -> list[RequestRow]:
         with self._looking() as reader:
             return reader.requests_named(request_id)
+
+    def _calls_of(self, run_id: str) -> Sequence[CallRecord]:
+        with self._looking() as reader:
+            record = reader.run(run_id)
+            return read_journal(record)[0] if record is not None else ()
 
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         with self._looking() as reader:

@@ -15,6 +15,7 @@ from typing import Any
 from stepwell.checkpointing.storage.file_disk import Layout, failure, lock_file, unlock
 from stepwell.checkpointing.storage.file_index import Entry, Index, IndexWrong
 from stepwell.checkpointing.storage.file_keeping import Keeping
+from stepwell.checkpointing.storage.file_operations import unlink
 from stepwell.checkpointing.storage.file_plan import Plan, Syncing
 from stepwell.checkpointing.storage.file_reading import Reader
 from stepwell.checkpointing.storage.file_runs import Moved, Runs
@@ -165,13 +166,12 @@ class FileCommit:
     def _append(self, entries: list[Entry]) -> None:
         try:
             self._index.append(entries)
-            self._index.refresh()
             if self._index.is_long:
-                self._layout.index.unlink()
+                unlink(self._layout.index)
         except (OSError, IndexWrong) as error:
             # Without an index, the next one to need it makes it anew from the records, which have it all.
             logger.warning("%s could not be added to, it will be made anew: %s", self._layout.index, error)
-            self._layout.index.unlink(missing_ok=True)
+            unlink(self._layout.index)
 
     def _in_doubt(self, plan: Plan, error: OSError) -> None:
         """It may have happened: say that it failed, and find out when somebody looks."""

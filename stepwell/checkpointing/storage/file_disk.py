@@ -12,9 +12,10 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stepwell.checkpointing.storage.file_operations import mkdir, open_file, rename, rmdir, sync, unlink, write_all
 from stepwell.errors import CheckpointDamaged, StorageError, WorkflowCheckpointException
 
 BUSY_SECONDS = 20.0
@@ -70,10 +71,10 @@ def failure(error: OSError, where: Path) -> WorkflowCheckpointException:
 
 def open_regular(path: Path, flags: int, *, mode: int = 0o600) -> int:
     """A descriptor of a regular file; neither its name nor its folder's may be a link."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | _CAREFULLY)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | _CAREFULLY)  # noqa: PTH120 - often called
     try:
         # Not waiting for the other end of a pipe that pretends to be a checkpoint.
-        descriptor = os.open(path.name, flags | _CAREFULLY | os.O_NONBLOCK, mode, dir_fd=folder)
+        descriptor = open_file(path, flags | _CAREFULLY | os.O_NONBLOCK, mode, folder=folder)
     except OSError as error:
         error.filename = str(path)
         raise
@@ -87,7 +88,7 @@ def open_regular(path: Path, flags: int, *, mode: int = 0o600) -> int:
 
 def open_in_root(path: Path, flags: int) -> int:
     """The same for a file at the top of the store, whose folder may well be reached through a link."""
-    descriptor = os.open(path, flags | _CAREFULLY | os.O_NONBLOCK, 0o600)
+    descriptor = open_file(path, flags | _CAREFULLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CheckpointDamaged(path.name, "it is not a regular file")
@@ -116,17 +117,22 @@ def read_from(descriptor: int, offset: int = 0) -> bytes:
 Identity = tuple[int, int, bytes]
 
 
+Look = tuple[int, int, int, int]
+
+
+def look_of(file: int | Path) -> Look:
+    """What can be told of a file without opening it: if that has not changed, neither has the file.
+
+    The time of its last change tells a file from one that has since been given its number.
+    """
+    found = os.fstat(file) if isinstance(file, int) else file.lstat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
+
+
 def identity(descriptor: int) -> Identity:
     """Which file this is. A number is soon given to another file, so the checksum of its first line counts too."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino, os.pread(descriptor, 16, 0)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """All of it, or an error: a full disk may take the first half."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 # --- making durable ---------------------------------------------------------------------------------------------------
@@ -135,7 +141,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 def sync_folder(path: Path) -> None:
     """Make durable what the folder's names lead to."""
     with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
-        os.fsync(descriptor)
+        sync(descriptor)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -143,8 +149,8 @@ def replace_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     with closing(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)) as descriptor:
         write_all(descriptor, data)
-        os.fsync(descriptor)
-    temporary.rename(path)
+        sync(descriptor)
+    rename(temporary, path)
     sync_folder(path.parent)
 
 
@@ -152,18 +158,19 @@ def create_folder(path: Path) -> None:
     """A folder that only its owner can enter, with all that lead to it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):  # somebody else was faster
+            mkdir(folder)
         sync_folder(folder.parent)
 
 
 def remove_folder(path: Path) -> None:
     """A folder of ours: it has files in it and no folders. Links in it are removed, not followed."""
     if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
+        unlink(path)
         return
     for entry in list(path.iterdir()):
-        entry.unlink(missing_ok=True)
-    path.rmdir()
+        unlink(entry)
+    rmdir(path)
 
 
 # --- locking ----------------------------------------------------------------------------------------------------------

@@ -16,24 +16,24 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from stepwell.checkpointing.checkpoint import checked_id
 from stepwell.checkpointing.storage.file_disk import (
     Identity,
+    Look,
     closing,
     identity,
+    look_of,
     open_regular,
     read_from,
     replace_file,
-    write_all,
 )
 from stepwell.checkpointing.storage.file_lines import dumped, lines, loaded, sealed
+from stepwell.checkpointing.storage.file_operations import boot, sync, write_all
 from stepwell.errors import CheckpointDamaged, InvalidId
 
 _LONG = 10_000
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class IndexWrong(Exception):
@@ -67,6 +67,8 @@ class Index:
     """The newest entry of each run that was not deleted."""
     _file: Identity | None = None
     _end: int = 0
+    _look: Look | None = None
+    """How the file looked when all of it was known."""
     _base: int = 0
     """How many entries there were when the file was first read."""
 
@@ -78,8 +80,11 @@ class Index:
     def refresh(self) -> None:
         """Take in what others have written; `IndexWrong` if it can't be relied on."""
         try:
+            if self._look is not None and look_of(self.path) == self._look:
+                return
             with closing(open_regular(self.path, os.O_RDONLY)) as descriptor:
-                file, size = identity(descriptor), os.fstat(descriptor).st_size
+                look = look_of(descriptor)
+                file, size = identity(descriptor), look[2]
                 if self._file != file or size < self._end:
                     self._forget(file)
                 if size == 0:
@@ -88,6 +93,7 @@ class Index:
                     is_new = self._end == 0
                     self._fold(read_from(descriptor, self._end))
                     self._base = len(self.entries) if is_new else self._base
+                self._look = look if self._end == size else None
         except (FileNotFoundError, CheckpointDamaged):
             raise IndexWrong from None
         except OSError as error:
@@ -97,7 +103,7 @@ class Index:
 
     def _forget(self, file: Identity) -> None:
         self.entries, self.runs = [], {}
-        self.n, self._end, self._file = 0, 0, file
+        self.n, self._end, self._file, self._look = 0, 0, file, None
 
     def _fold(self, data: bytes) -> None:
         for line in lines(data, b"", self._end):
@@ -133,14 +139,23 @@ class Index:
     # --- writing, by whoever has the store's lock --------------------------------------------------------------------
 
     def append(self, entries: list[Entry]) -> None:
-        """Add these; without a boot id to go by, make them durable as well."""
+        """Add these to what is written and to what is known; without a boot id to go by, make them durable as well."""
+        data = b"".join(entry.line() for entry in entries)
         with closing(open_regular(self.path, os.O_RDWR | os.O_APPEND)) as descriptor:
             size = os.fstat(descriptor).st_size
             if size == 0 or os.pread(descriptor, 1, size - 1) != b"\n":
                 raise IndexWrong
-            write_all(descriptor, b"".join(entry.line() for entry in entries))
+            write_all(descriptor, data)
             if not boot():
-                os.fsync(descriptor)
+                sync(descriptor)
+            look = look_of(descriptor)
+            is_ours_alone = size == self._end and look[2] == size + len(data)
+            if not is_ours_alone or identity(descriptor) != self._file:
+                self.refresh()
+                return
+            for entry in entries:
+                self._add(entry)
+            self._end, self._look = look[2], look
 
     def rewrite(self, entries: list[Entry]) -> None:
         """Make the index anew."""
@@ -148,15 +163,6 @@ class Index:
         # A name of its own, so that nobody takes it for the one they have read.
         header = sealed("index", f"{boot().decode()} {secrets.token_hex(8)}")
         replace_file(self.path, header + b"".join(entry.line() for entry in ordered))
-
-
-@cache
-def boot() -> bytes:
-    """What changes with every start of this machine; empty where there is no such thing."""
-    try:
-        return _BOOT.read_bytes().strip()
-    except FileNotFoundError:
-        return b""
 
 
 def _parse(kind: str, payload: bytes) -> Entry:

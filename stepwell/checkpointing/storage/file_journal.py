@@ -15,14 +15,16 @@ from stepwell.checkpointing.checkpoint import FORMAT
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.storage.file_disk import closing, open_regular, read_from
 from stepwell.checkpointing.storage.file_lines import dumped, lines, loaded, sealed
+from stepwell.checkpointing.storage.file_operations import truncate
 from stepwell.checkpointing.storage.file_record import JOURNAL, RunRecord
 from stepwell.errors import CheckpointDamaged, FormatTooNew
 
 _FIELDS = frozenset(CallRecord.__dataclass_fields__)
 
 
-def call_line(record: RunRecord, row: CallRecord | None, dropped: Sequence[str]) -> bytes:
-    data: dict[str, object] = {"g": record.calls}
+def call_line(record: RunRecord, at: int, row: CallRecord | None, dropped: Sequence[str]) -> bytes:
+    """A line that is to be written at this place: it says where, so that one before it can't be missing unnoticed."""
+    data: dict[str, object] = {"g": record.calls, "at": at}
     if dropped:
         data["drop"] = list(dropped)
     if row is not None:
@@ -40,6 +42,9 @@ def read_journal(record: RunRecord) -> tuple[tuple[CallRecord, ...], int]:
             if line.kind != "call":
                 raise ValueError("it does not match its checksum")
             data = loaded(line.payload)
+            # One further on if the line before it had lost its break, which was then made good.
+            if data.get("at", line.start) not in (line.start, line.start - 1):
+                raise ValueError("lines before it are missing, or not the ones that were written")
             if _generation(data) == record.calls:
                 _fold(calls, data)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -93,4 +98,4 @@ def _parsed(call: object) -> CallRecord:
 def empty(record: RunRecord) -> None:
     """Forget what is forgotten already; not durable, and not needed to be."""
     with closing(open_regular(record.path.with_name(JOURNAL), os.O_RDWR | os.O_CREAT)) as descriptor:
-        os.ftruncate(descriptor, 0)
+        truncate(descriptor, 0)

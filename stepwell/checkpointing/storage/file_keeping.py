@@ -26,6 +26,7 @@ from stepwell.checkpointing.storage.file_disk import (
 )
 from stepwell.checkpointing.storage.file_index import Entry, Index, IndexWrong
 from stepwell.checkpointing.storage.file_json import parse_checkpoint
+from stepwell.checkpointing.storage.file_operations import unlink
 from stepwell.checkpointing.storage.file_reading import checkpoint_file
 from stepwell.checkpointing.storage.file_record import RECORD, Note, RunRecord, read_record
 from stepwell.checkpointing.storage.file_runs import Runs
@@ -131,7 +132,7 @@ class Keeping:
         if found is not None:
             with suppress(CheckpointDamaged):
                 self._runs.get(found)
-        self._layout.temporary(checkpoint_id).unlink(missing_ok=True)
+        unlink(self._layout.temporary(checkpoint_id))
 
     def _whole_temporary(self, checkpoint_id: str) -> str | None:
         try:
@@ -205,6 +206,6 @@ class Keeping:
         try:
             self._index.append([gone])
         except (OSError, IndexWrong):
-            self._layout.index.unlink(missing_ok=True)
+            unlink(self._layout.index)
         bury(self._layout, folder)
         sync_folder(self._layout.departed)

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.checkpointing.checkpoint import checked_id
-from stepwell.checkpointing.storage.file_disk import Identity, closing, identity, open_regular, read_from
+from stepwell.checkpointing.storage.file_disk import (
+    Identity,
+    Look,
+    closing,
+    identity,
+    look_of,
+    open_regular,
+    read_from,
+)
 from stepwell.checkpointing.storage.file_json import parse_refs, refs_text
 from stepwell.checkpointing.storage.file_lines import Line, dumped, lines, loaded, sealed
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
@@ -197,6 +205,8 @@ class RunRecord:
     lost_notes: bool = False
     """Some note can't be read, so how the run stands is not known for certain."""
     lost_values: int = 0
+    look: Look | None = None
+    """How the file looked when all of it was known."""
     _bad: int = 0
 
     def __post_init__(self) -> None:
@@ -245,6 +255,12 @@ class RunRecord:
                 self._fold(line)
             except (ValueError, TypeError, KeyError, InvalidId, RecursionError):
                 self._bad += 1
+
+    def add(self, data: bytes, descriptor: int) -> None:
+        """Take in lines that were just added to the open file."""
+        self.fold(data, self.end)
+        look = look_of(descriptor)
+        self.look = look if look[2] == self.end else None
 
     def _fold(self, line: Line) -> None:
         if line.kind == "value":
@@ -334,14 +350,20 @@ class RunRecord:
             raise Changed
         return descriptor
 
+    @property
+    def is_as_it_was(self) -> bool:
+        """Is there nothing in the file that is not known?"""
+        return self.look is not None and look_of(self.path) == self.look
+
     def refresh(self) -> None:
         """Take in what was added since; `Changed` if the file was written anew."""
         with closing(self.opened()) as descriptor:
-            size = os.fstat(descriptor).st_size
-            if size < self.end:
+            look = look_of(descriptor)
+            if look[2] < self.end:
                 raise Changed
-            if size > self.end:
+            if look[2] > self.end:
                 self.fold(read_from(descriptor, self.end), self.end)
+            self.look = look if look[2] == self.end else None
 
 
 _MANY = 32

@@ -19,6 +19,7 @@ from stepwell.checkpointing.storage.file_disk import (
 )
 from stepwell.checkpointing.storage.file_index import Entry, Index
 from stepwell.checkpointing.storage.file_json import parse_checkpoint
+from stepwell.checkpointing.storage.file_operations import rename, sync, truncate
 from stepwell.checkpointing.storage.file_reading import checkpoint_file
 from stepwell.checkpointing.storage.file_record import Changed, RunRecord, Saved, read_record
 from stepwell.errors import CheckpointDamaged
@@ -80,7 +81,7 @@ class Runs:
         try:
             if record is None:
                 record = read_record(self._layout.run(run_id), run_id)
-            else:
+            elif not record.is_as_it_was:
                 record.refresh()
         except FileNotFoundError:
             self._known.pop(run_id, None)
@@ -109,7 +110,7 @@ class Runs:
         if self._index.last_of(record.key) < saved.n:
             target, temporary = self._versions(record, saved)
             if temporary is saved:
-                self._layout.temporary(saved.checkpoint_id).rename(self._layout.checkpoint(saved.checkpoint_id))
+                rename(self._layout.temporary(saved.checkpoint_id), self._layout.checkpoint(saved.checkpoint_id))
                 sync_folder(self._layout.root)
             elif target is None:
                 # The file never got its name, and the index has not heard of it: nobody was told that it is saved.
@@ -142,8 +143,8 @@ class Runs:
 
     def _cut(self, record: RunRecord) -> RunRecord:
         with closing(open_regular(record.path, os.O_RDWR)) as descriptor:
-            os.ftruncate(descriptor, record.last_note)
-            os.fsync(descriptor)
+            truncate(descriptor, record.last_note)
+            sync(descriptor)
         del self._known[record.run_id]
         again = read_record(record.path.parent, record.run_id)
         again.last_saved = None

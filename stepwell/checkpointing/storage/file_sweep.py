@@ -23,9 +23,9 @@ from stepwell.checkpointing.storage.file_disk import (
     remove_folder,
     replace_file,
     sync_folder,
-    write_all,
 )
 from stepwell.checkpointing.storage.file_lines import lines, sealed
+from stepwell.checkpointing.storage.file_operations import rename, sync, unlink, write_all
 from stepwell.checkpointing.storage.file_plan import Append
 from stepwell.checkpointing.storage.file_reading import checkpoint_file
 from stepwell.checkpointing.storage.file_record import JOURNAL, Note, RunRecord, parse_value, read_record
@@ -69,7 +69,7 @@ def add_members(layout: Layout, origin: str, new: Iterable[Member]) -> None:
         content = read_from(descriptor)
         os.lseek(descriptor, 0, os.SEEK_END)
         write_all(descriptor, (b"\n" if content and not content.endswith(b"\n") else b"") + added)
-        os.fsync(descriptor)
+        sync(descriptor)
     sync_folder(layout.families)
 
 
@@ -114,7 +114,7 @@ def sweep(layout: Layout, record: RunRecord) -> None:
     for each in departed:
         _leave_behind(layout, each, needed)
     if not alive:
-        (layout.families / record.birth.origin).unlink(missing_ok=True)
+        unlink(layout.families / record.birth.origin)
 
 
 def _references(record: RunRecord) -> dict[int, tuple[int, ...]]:
@@ -142,7 +142,7 @@ def append_note(record: RunRecord, note: Note) -> None:
     append = Append(record.path, record.end, note.line(record.serial + 1, record.birth))
     append.begin()
     try:
-        os.fsync(append.descriptor)
+        sync(append.descriptor)
     finally:
         os.close(append.descriptor)
     record.fold(append.data, append.end)
@@ -185,7 +185,7 @@ def _kept_values(record: RunRecord, needed: set[int]) -> bytes:
 def depart(layout: Layout, record: RunRecord) -> Path:
     """A run ceases to be, in one instant; the rest is tidying up, which anybody can finish."""
     folder = layout.departed_run(record.key)
-    record.path.parent.rename(folder)
+    rename(record.path.parent, folder)
     sync_folder(layout.runs)
     sync_folder(layout.departed)
     return folder
@@ -194,7 +194,7 @@ def depart(layout: Layout, record: RunRecord) -> Path:
 def bury(layout: Layout, folder: Path) -> None:
     """Remove a departed run's checkpoints and journal, and the values that no branch needs."""
     record = read_record(folder)
-    (folder / JOURNAL).unlink(missing_ok=True)
+    unlink(folder / JOURNAL)
     remove_checkpoints(layout, record.key, record.saved)
     sweep(layout, record)
 
@@ -215,6 +215,6 @@ def remove_checkpoints(layout: Layout, key: int, checkpoint_ids: Iterable[str]) 
         except CheckpointDamaged:
             found = None
         if found is None or found[0].run_key == key:
-            layout.checkpoint(checkpoint_id).unlink(missing_ok=True)
-            layout.temporary(checkpoint_id).unlink(missing_ok=True)
+            unlink(layout.checkpoint(checkpoint_id))
+            unlink(layout.temporary(checkpoint_id))
     sync_folder(layout.root)

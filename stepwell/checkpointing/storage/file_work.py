@@ -12,11 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence, Holder
 from stepwell.checkpointing.storage import file_journal as journal
 from stepwell.checkpointing.storage.file_disk import Layout, remove_folder
 from stepwell.checkpointing.storage.file_index import Entry
 from stepwell.checkpointing.storage.file_json import checkpoint_bytes
+from stepwell.checkpointing.storage.file_operations import unlink
 from stepwell.checkpointing.storage.file_plan import Append, Plan, Temporary, prepare_folder
 from stepwell.checkpointing.storage.file_record import JOURNAL, RECORD, Birth, Note, RunRecord, Saved, value_line
 from stepwell.checkpointing.storage.file_runs import Runs
@@ -118,7 +120,7 @@ class Work:
         if birth.ancestors:
             own = (birth.key, birth.run_id)
             add_members(self._layout, birth.origin, [*birth.ancestors, own])
-        plan.prepared = prepare_folder(folder, RECORD, birth.line() + note.line(1, birth))
+        plan.prepared = prepare_folder(folder, RECORD, birth.line() + note.line(1, birth), empty=JOURNAL)
         # Two who create the same run at once: the second rename finds a folder with something in it, and fails.
         plan.folder = (folder, self._layout.run(birth.run_id))
         plan.then(partial(self._hold_new, job.seat, birth.run_id))
@@ -252,7 +254,7 @@ class Work:
         if job.write.forget_calls and (held is None or held.has_calls):
             plan.then(partial(self._empty_journal, record, held))
         for gone in note.gone:
-            plan.then(partial(self._layout.checkpoint(gone).unlink, missing_ok=True))
+            plan.then(partial(unlink, self._layout.checkpoint(gone)))
         if job.write.keep is not None and record.end + len(plan.appends[0].data) > 2 * record.base + _SPARED_BYTES:
             plan.then(partial(self._runs.sweep_later, record.run_id))
         if job.write.final:
@@ -268,7 +270,7 @@ class Work:
         """A plan to add a note; once it is durable, the run is remembered as it is then."""
         append = Append(record.path, record.end, values + note.line(record.serial + 1, record.birth))
         plan = Plan(appends=[append])
-        plan.then(lambda: record.fold(append.data, append.end))
+        plan.then(lambda: record.add(append.data, append.descriptor))
         plan.then(partial(setattr, record, "last_saved", None))
         plan.on_failure.append(partial(self._runs.doubt, record.run_id))
         return plan
@@ -276,15 +278,15 @@ class Work:
     # --- the journal -------------------------------------------------------------------------------------------------
 
     def _record_call(self, job: RecordCall) -> Plan:
-        record = self._fenced(job.seat, job.fence)
-        return self._journalled(job, record, journal.call_line(record, job.row, job.supersedes))
+        return self._journalled(job, job.row, job.supersedes)
 
     def _drop_calls(self, job: DropCalls) -> Plan:
-        record = self._fenced(job.seat, job.fence)
-        return self._journalled(job, record, journal.call_line(record, None, job.call_ids))
+        return self._journalled(job, None, job.call_ids)
 
-    def _journalled(self, job: RecordCall | DropCalls, record: RunRecord, line: bytes) -> Plan:
+    def _journalled(self, job: RecordCall | DropCalls, row: CallRecord | None, dropped: Sequence[str]) -> Plan:
+        record = self._fenced(job.seat, job.fence)
         end = self._runs.journal_end[record.run_id]
+        line = journal.call_line(record, end, row, dropped)
         append = Append(record.path.with_name(JOURNAL), end, line)
         plan = Plan(appends=[append])
         # Calls of one run that are recorded together follow each other, so the next one begins where this one ends.
