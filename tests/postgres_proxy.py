@@ -7,13 +7,14 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 _SOCKET = ".s.PGSQL.5432"
-_TO_SERVER = b"COMMIT"
-_TO_CLIENT = b"COMMIT\0"
-"""What the server answers when it has committed."""
+_COMMIT, _COMMITTED = b"COMMIT", b"COMMIT\0"
+_RECORD, _RECORDED = b"INSERT INTO calls", b"INSERT 0"
+"""A statement that commits by itself, and what the server answers when it has."""
 
 
 class Proxy:
@@ -29,6 +30,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._lose: str | None = None
         self._refuses = False
+        self._records = False
         self.dsn = f"postgresql://postgres@/postgres?host={self._folder}"
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -71,16 +73,23 @@ class Proxy:
                 server.connect(self._server)
                 with self._lock:
                     self._open += [client, server]
-                for source, sink, word, loses in (
-                    (client, server, _TO_SERVER, "commit"),
-                    (server, client, _TO_CLIENT, "answer"),
+                for source, sink, commits, loses in (
+                    (client, server, self._asks_to_commit, "commit"),
+                    (server, client, self._says_committed, "answer"),
                 ):
-                    threading.Thread(target=self._pump, args=(source, sink, word, loses), daemon=True).start()
+                    threading.Thread(target=self._pump, args=(source, sink, commits, loses), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, word: bytes, loses: str) -> None:
+    def _asks_to_commit(self, data: bytes) -> bool:
+        self._records = _RECORD in data and _COMMIT not in data
+        return self._records or _COMMIT in data
+
+    def _says_committed(self, data: bytes) -> bool:
+        return _COMMITTED in data or (self._records and _RECORDED in data)
+
+    def _pump(self, source: socket.socket, sink: socket.socket, commits: Callable[[bytes], bool], loses: str) -> None:
         with contextlib.suppress(OSError):  # one of them was cut
             while data := source.recv(1 << 16):
-                if self._lose == loses and word in data:
+                if commits(data) and self._lose == loses:
                     self._lose = None
                     self.lost += 1
                     self.cut()

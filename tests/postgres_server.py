@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import getpass
 import os
 import shutil
 import subprocess
@@ -38,6 +39,21 @@ class TestServer:
         self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
         self.dsn: str = self._server.get_uri()
         self._owner = os.getpid()
+
+    @property
+    def programs(self) -> Path:
+        """Where the programs that come with the server are."""
+        return Path(self._server.bin_path)
+
+    @property
+    def user(self) -> str:
+        """Who the server runs as."""
+        return self._server.system_user or getpass.getuser()
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps its files; others may look into it."""
+        return self._folder
 
     # --- outages -----------------------------------------------------------------------------------------------------
 

@@ -17,32 +17,39 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepwell.checkpointing.registry import known_types
+from stepwell.checkpointing.storage import postgres_seals as seals
 from stepwell.checkpointing.storage.file import FileCheckpointStorage
 from stepwell.checkpointing.storage.file_json import checkpoint_bytes, parse_checkpoint
 from stepwell.checkpointing.storage.file_lines import sealed
 from stepwell.checkpointing.storage.file_record import read_record
-from stepwell.checkpointing.storage.records import StoredCheckpoint
+from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
+from stepwell.checkpointing.storage.records import StoredCheckpoint, call_digest
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.checkpointing.values import Root, digest_of
 from stepwell.errors import CheckpointNotFound
 from stepwell.testing.storage import Label, asked, call, checkpoint, draft, opened
+from tests.faults.backends import BACKENDS, Backend, open_store
+from tests.histories.postgres_dump import dumped, load
+from tests.postgres_server import server
 
 VISITOR = """
     import asyncio, json, os, sys
     from stepwell.checkpointing.registry import known_types
     from stepwell.checkpointing.storage.file import FileCheckpointStorage
+    from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
     from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
     from stepwell.errors import StepwellError
 
-    good, *stores = sys.argv[1:]
+    dsn, stores = sys.argv[1], sys.argv[2:]
     seen, armed, inside = [], False, ""
     ALWAYS = ("import", "exec", "compile", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork",
               "ctypes.dlopen", "pickle.find_class", "code.__new__", "socket.connect", "shutil.rmtree")
@@ -79,10 +86,19 @@ VISITOR = """
             told[name] = "ok"
             return result
 
+    def storage_at(path):
+        if path.startswith("test_"):
+            return PostgresCheckpointStorage(dsn, schema=path)
+        return SQLiteCheckpointStorage(path) if path.endswith(".db") else FileCheckpointStorage(path)
+
+    def place_of(path):
+        if path.startswith("test_"):
+            return "/nowhere"  # whatever it keeps, it keeps in the database
+        return os.path.dirname(path) if path.endswith(".db") else path
+
     async def visit(path):
-        kind = SQLiteCheckpointStorage if path.endswith(".db") else FileCheckpointStorage
         told = {}
-        async with kind(path) as storage:
+        async with storage_at(path) as storage:
             await attempt(told, "latest", storage.get_latest(workflow_name="delivery"))
             await attempt(told, "latest of run", storage.get_latest(run_id="run-1"))
             await attempt(told, "fallback", storage.get_latest(run_id="run-1", fallback=True))
@@ -106,9 +122,10 @@ VISITOR = """
 
     async def main():
         global armed, inside
-        await visit(good)  # whatever is imported when it is first used
-        for path in stores:
-            inside = path if not path.endswith(".db") else os.path.dirname(path)
+        for path in stores[:3]:  # the good ones: whatever is imported when it is first used
+            await visit(path)
+        for path in stores[3:]:
+            inside = place_of(path)
             seen.clear()
             armed = True
             told = await visit(path)
@@ -172,6 +189,14 @@ HARMLESS = {
     "a float beyond all",
     "NUL",
     "an origin that is SQL",
+    "a name with broken escapes",
+    # to a storage it is text; who shows it decodes it, with limits
+    "a question that is deep",
+    # nobody has the lock that it would have to have
+    "a holder without a session that is a path",
+    "a holder without a session that is nobody",
+    # the owner of a schema may arrange it as they like, and a view that can be written to is as good as a table
+    "a view for a table of calls",
     # made anew from the runs' own records
     "a linked index",
     "an index that climbs",
@@ -347,8 +372,93 @@ STATEMENTS = {
 }
 
 
-async def corpus(folder: Path) -> dict[str, str]:
-    """Stores by their path, and what is wrong with each."""
+_DEEP = "repeat('[', 100000)"
+POSTGRES_STATEMENTS = {
+    "a holder without a session that is a path": """
+        INSERT INTO holders VALUES ('../../x:1:h', 1, 0, now() + interval '1 day');
+        UPDATE runs SET holder = '../../x:1:h'""",
+    "a holder without a session that is nobody": "UPDATE runs SET holder = 'x'",
+    "an epoch beyond all": "UPDATE runs SET epoch = 9223372036854775807",
+    "usage that is nested": f"UPDATE runs SET usage = {_DEEP}",
+    "usage that is a list": "UPDATE runs SET usage = '[]'",
+    "an origin that is SQL": "UPDATE runs SET origin = 'x'' OR 1=1 --'",
+    "a name with broken escapes": r"UPDATE runs SET workflow = E'\\ffff \\d800 \\zz \\'",
+    "a newest that is another's": "UPDATE runs SET newest = '../../escaped'",
+    "a checkpoint id that climbs": "UPDATE checkpoints SET checkpoint_id = '../../escaped' WHERE checkpoint_id <> 'c1'",
+    "a checkpoint of no run": "UPDATE checkpoints SET run_key = -1",
+    "a header that is deep": f"UPDATE checkpoints SET header = {_DEEP}",
+    "a view for a table of calls": "ALTER TABLE calls RENAME TO moved; CREATE VIEW calls AS SELECT * FROM moved",
+    "a trigger that refuses": """CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS
+        $$BEGIN RAISE 'DROP TABLE runs; --'; END$$;
+        CREATE TRIGGER t BEFORE UPDATE ON runs EXECUTE FUNCTION no()""",
+    "a function in place of another": """CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
+        $$SELECT NULL::timestamptz$$; ALTER TABLE holders DROP COLUMN expires""",
+    "references all over": "UPDATE nodes SET refs = ARRAY[7, -1, 9223372036854775807]",
+    "references to itself": "UPDATE nodes SET refs = ARRAY[id, id]",
+    "a question that is deep": f"UPDATE requests SET shown = {_DEEP}, request_type = 'os:system'",
+    "an answer that is deep": f"UPDATE requests SET answer = {_DEEP}, answered_at = 'now', typed = false",
+    "a version that is SQL": "ALTER TABLE stepwell_version ALTER version TYPE text USING '1; DROP TABLE runs'",
+    "a version of the future": "UPDATE stepwell_version SET version = 2147483647",
+}
+POSTGRES_CALLS = {
+    "a call that is not": '{"call_id": []}',
+    "a call with more": '{"__reduce__": "os.system"}',
+    "a call that is a list": "[1, 2]",
+    "deep calls": "[" * 100_000,
+}
+
+
+SEALED = {"runs": seals.RUN, "checkpoints": seals.CHECKPOINT, "calls": seals.CALL, "requests": seals.REQUEST}
+
+
+@dataclass
+class Schemas:
+    """Copies of a good schema, each changed by somebody who seals what they change."""
+
+    good: str
+    text: str
+    made: list[str]
+
+    def copied(self) -> str:
+        self.made.append(server().fresh_schema())
+        with server().connection() as connection:
+            load(connection, self.text, self.made[-1])
+        return self.made[-1]
+
+    def changed(self, statements: str, *values: Any) -> str:
+        schema = self.copied()
+        with server().connection() as raw:
+            raw.execute(f"SET search_path TO {schema}; SET session_replication_role TO replica")  # no triggers
+            raw.execute(statements, values or None)
+            for table, seal in SEALED.items():
+                raw.execute(f"UPDATE {table} AS t SET seal = {seal.of('t')}")
+        return schema
+
+    def with_body(self, text: str) -> str:
+        """The newest row says this, and its digest agrees."""
+        with server().connection() as raw:
+            row = raw.execute(f"SELECT id, header FROM {self.good}.checkpoints ORDER BY id DESC LIMIT 1").fetchone()
+        assert row is not None
+        update = "UPDATE checkpoints SET body = %s, refs = '{}', digest = %s WHERE id = %s"
+        return self.changed(update, text, digest_of(row[1] + text, []), row[0])
+
+    def with_call(self, text: str) -> str:
+        return self.changed("UPDATE calls SET body = %s, digest = %s", text, call_digest(text))
+
+
+@pytest.fixture
+async def schemas() -> AsyncIterator[Schemas]:
+    good = server().fresh_schema()
+    async with PostgresCheckpointStorage(server().dsn, schema=good) as storage:
+        await filled(storage)
+    schemas = Schemas(good, await asyncio.to_thread(dumped, server(), good), [good])
+    yield schemas
+    for schema in schemas.made:
+        server().drop(schema)
+
+
+async def corpus(folder: Path, schemas: Schemas) -> dict[str, str]:
+    """Stores by their path or schema, and what is wrong with each."""
     async with FileCheckpointStorage(folder / "good") as files, SQLiteCheckpointStorage(folder / "good.db") as database:
         await filled(files)
         await filled(database)
@@ -363,23 +473,27 @@ async def corpus(folder: Path) -> dict[str, str]:
     for name, text in TEXTS.items():
         with_content(copied(f"file: {name}"), text)
         with_body(copied(f"sqlite: {name}", ".db"), text)
+        found[schemas.with_body(text)] = f"postgres: {name}"
     for name, change in CHANGES.items():
         change(copied(f"file: {name}"))
     for name, statements in STATEMENTS.items():
         with closing(sqlite3.connect(copied(f"sqlite: {name}", ".db"), isolation_level=None)) as raw:
             raw.executescript(statements)
+    found |= {schemas.changed(statements): f"postgres: {name}" for name, statements in POSTGRES_STATEMENTS.items()}
+    found |= {schemas.with_call(text): f"postgres: {name}" for name, text in POSTGRES_CALLS.items()}
     return found
 
 
-async def test_hostile_stores_are_refused_and_touch_nothing_outside(tmp_path: Path) -> None:
+async def test_hostile_stores_are_refused_and_touch_nothing_outside(tmp_path: Path, schemas: Schemas) -> None:
     folder = tmp_path / "stores"
     folder.mkdir()
-    stores = await corpus(folder)
+    stores = await corpus(folder, schemas)
+    good = [str(folder / "good"), str(folder / "good.db"), schemas.copied()]
     outside = {path: path.read_bytes() for path in folder.rglob("*.outside/*") if path.is_file()}
 
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", textwrap.dedent(VISITOR), str(folder / "good"), *stores],
+        [sys.executable, "-c", textwrap.dedent(VISITOR), server().dsn, *good, *stores],
         capture_output=True,
         text=True,
         check=False,
@@ -418,9 +532,10 @@ HOSTILE_TEXTS = [
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
-@pytest.mark.parametrize("kind", [FileCheckpointStorage, SQLiteCheckpointStorage], ids=["file", "sqlite"])
-async def test_any_text_is_only_text(tmp_path: Path, kind: Any, text: str) -> None:
-    async with kind(tmp_path / "store") as storage:
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS.keys())
+async def test_any_text_is_only_text(tmp_path: Path, backend: Backend, text: str) -> None:
+    store = backend.place(tmp_path)
+    async with open_store(store) as storage:
         await (await opened(storage, "bystander")).save(draft(1, final=True))
         log = await opened(storage, workflow_name=text)
         await log.record_call(call(text, json.dumps(text)), supersedes=[text])
@@ -443,4 +558,5 @@ async def test_any_text_is_only_text(tmp_path: Path, kind: Any, text: str) -> No
         assert (await storage.verify()).ok
         with pytest.raises(CheckpointNotFound):
             await storage.load("escaped")
-    assert sorted(entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("store")) == []
+    backend.tear_down(store)
+    assert [entry.name for entry in tmp_path.iterdir() if not entry.name.startswith(("store", "runs.db"))] == []

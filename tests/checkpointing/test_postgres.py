@@ -737,8 +737,8 @@ async def test_a_sweep_waits_for_a_checkpoint_that_another_process_is_just_savin
         another.execute(f"SET LOCAL search_path TO {schema}")
         another.execute("UPDATE runs SET sequence = 1 WHERE run_id = 'branch'")
         another.execute(
-            """INSERT INTO checkpoints (checkpoint_id, run_key, workflow_key, digest, header, refs, body)
-                SELECT 'c2', r.key, c.workflow_key, c.digest, c.header, c.refs, c.body
+            """INSERT INTO checkpoints (checkpoint_id, run_key, workflow_key, digest, header, refs, body, seal)
+                SELECT 'c2', r.key, c.workflow_key, c.digest, c.header, c.refs, c.body, c.seal
                 FROM checkpoints AS c, runs AS r WHERE r.run_id = 'branch'"""
         )
         deleting = asyncio.create_task(storage.delete(point.checkpoint_id))

@@ -92,7 +92,7 @@ SQLITE = Backend(
     "sqlite",
     _sqlite_place,
     SQLiteCheckpointStorage,
-    troubles=frozenset({"space", "io", "permissions"}),
+    troubles=frozenset({"space", "io", "full", "permissions"}),
     around_commits=_around_sqlite_commits,
 )
 
@@ -124,7 +124,7 @@ FILE = Backend(
     "file",
     _file_place,
     FileCheckpointStorage,
-    troubles=frozenset({"permissions"}),
+    troubles=frozenset({"space", "io", "full", "permissions"}),
     around_commits=_around_file_commits,
 )
 
@@ -147,21 +147,23 @@ def _drop_postgres(store: str) -> None:
 
 
 class _PostgresCommits:
-    """Looks on while threads use psycopg: before COMMIT goes into the pipeline, and when its answer has come back."""
+    """Looks on while threads use psycopg: before what commits is sent, and when its answer has come back."""
 
     def __init__(self, reached: Reached) -> None:
         import psycopg
 
+        from stepwell.checkpointing.storage.postgres_bulk import RECORD_AT_ONCE
         from stepwell.checkpointing.storage.postgres_commit import GroupCommit
 
         self._reached = reached
+        self._commits = ("COMMIT", RECORD_AT_ONCE.statement)
         self._execute = psycopg.Connection.execute.__code__
         self._done = GroupCommit._done.__code__
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event != "call":
             return
-        if frame.f_code is self._execute and frame.f_locals["query"] == "COMMIT":
+        if frame.f_code is self._execute and frame.f_locals["query"] in self._commits:
             self._reached("before commit")
         elif frame.f_code is self._done:
             self._reached("after commit")

@@ -1,6 +1,7 @@
 """A researcher/writer team killed with SIGKILL at every call in turn, and run again.
 
-    python -m tests.orchestrations.kills            # prints the table; exit status 1 if a recorded call was repeated
+    python -m tests.orchestrations.kills                     # prints a table for each durable storage
+    python -m tests.orchestrations.kills --backend postgres  # for this one; exit status 1 if a kill went wrong
 
 For each call, three instants: while it is being made, when it is made and not recorded, and when its record is durable
 and nobody has heard of it. Each call that is really made leaves a line in a file before it answers.
@@ -8,6 +9,7 @@ and nobody has heard of it. Each call that is really made leaves a line in a fil
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -22,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from stepwell import Agent, Message, tool
-from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.orchestrations import MagenticBuilder
 from stepwell.testing import ScriptedChatClient, calls
 from stepwell.testing.crash import CRASH_VARIABLE, CrashingStorage, reached
+from tests.faults.backends import BACKENDS, Backend, open_store
 from tests.orchestrations.teams import DONE, FACTS, PLAN, STALL, TASK, ledger, purpose
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -86,8 +88,8 @@ def research(messages: Sequence[Message]) -> tuple[str, Any]:
     return "answers", "They are deep."
 
 
-async def work(directory: Path) -> None:
-    desk = Desk(directory / "calls")
+async def work(log: Path, store: str) -> None:
+    desk = Desk(log)
 
     @tool
     def look_up(topic: str) -> str:
@@ -95,7 +97,7 @@ async def work(directory: Path) -> None:
         desk.note(f"tool: look_up {topic}")
         return f"notes on {topic}"
 
-    async with SQLiteCheckpointStorage(directory / "runs.db") as storage:
+    async with open_store(store) as storage:
         workflow = MagenticBuilder(
             participants=[
                 Agent(desk.model("researcher", research), name="researcher", tools=[look_up]),
@@ -141,34 +143,52 @@ class Trial:
         return self.answer_is_same and self.tokens_are_same and self.repeats in ((), allowed)
 
 
-def _child(directory: Path, crash_at: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, CRASH_VARIABLE: crash_at or ""}
-    return subprocess.run(
-        [sys.executable, "-m", "tests.orchestrations.kills", str(directory)],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Bench:
+    """Where one team works: its calls are noted in a folder, its runs kept in a store of their own."""
+
+    folder: Path
+    store: str
+
+    @classmethod
+    def in_(cls, folder: Path, backend: Backend) -> Bench:
+        folder.mkdir()
+        return cls(folder, backend.place(folder))
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "calls"
+
+    def made(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def child(self, crash_at: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.orchestrations.kills", "--work", str(self.log), "--store", self.store],
+            cwd=REPOSITORY,
+            env={**os.environ, CRASH_VARIABLE: crash_at or ""},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
 
-def uninterrupted(directory: Path) -> tuple[list[str], dict[str, Any]]:
-    done = _child(directory)
+def uninterrupted(bench: Bench) -> tuple[list[str], dict[str, Any]]:
+    done = bench.child()
     assert done.returncode == 0, done.stderr
-    return (directory / "calls").read_text().splitlines(), json.loads(done.stdout)
+    return bench.made(), json.loads(done.stdout)
 
 
-def trial(directory: Path, number: int, instant: str, expected: tuple[list[str], dict[str, Any]]) -> Trial:
+def trial(bench: Bench, number: int, instant: str, expected: tuple[list[str], dict[str, Any]]) -> Trial:
     """Kill at that instant of the `number`-th call, run again to the end, and compare."""
     calls_made, told = expected
-    killed = _child(directory, f"{instant}#{number}")
+    killed = bench.child(f"{instant}#{number}")
     assert killed.returncode == -signal.SIGKILL, (killed.returncode, killed.stderr)
-    again = _child(directory)
+    again = bench.child()
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout)
-    made = Counter((directory / "calls").read_text().splitlines())
+    made = Counter(bench.made())
     repeats = tuple((made - Counter(calls_made)).elements())
     tokens = {who: counts.get("total_tokens") for who, counts in result["usage"].items()}
     before = {who: counts.get("total_tokens") for who, counts in told["usage"].items()}
@@ -176,32 +196,44 @@ def trial(directory: Path, number: int, instant: str, expected: tuple[list[str],
     return Trial(number, calls_made[number - 1], instant, repeats, result["replayed"], same, tokens == before)
 
 
-def main() -> int:
+def table(backend: Backend) -> int:
+    """Every call and every instant; how many kills went wrong?"""
     bad = 0
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        (root / "whole").mkdir()
-        expected = uninterrupted(root / "whole")
-        print(f"{len(expected[0])} calls; answer: {expected[1]['answer']!r}\n")
+        expected = uninterrupted(Bench.in_(root / "whole", backend))
+        print(f"\n{backend.name}: {len(expected[0])} calls; answer: {expected[1]['answer']!r}\n")
         print(f"{'killed at':<34}{'instant':<22}{'replayed':>9}  {'made again':<32}answer, tokens")
         for number in range(1, len(expected[0]) + 1):
             for instant in INSTANTS:
-                directory = root / f"{number}-{instant.replace(' ', '-')}"
-                directory.mkdir()
-                one = trial(directory, number, instant, expected)
+                bench = Bench.in_(root / f"{number}-{instant.replace(' ', '-')}", backend)
+                one = trial(bench, number, instant, expected)
+                backend.tear_down(bench.store)
                 bad += not one.is_good
-                verdict = "the same" if one.answer_is_same and one.tokens_are_same else "DIFFERENT"
-                print(
-                    f"{number:>3}  {one.call:<29}{INSTANTS[instant]:<22}{one.replayed:>9}  "
-                    f"{', '.join(one.repeats) or '-':<32}{verdict}{'' if one.is_good else '   WRONG'}",
-                    flush=True,
-                )
+                print(_line(one), flush=True)
     print(f"\n{bad} of {3 * len(expected[0])} kills went wrong" if bad else "\nno recorded call was made twice")
-    return 1 if bad else 0
+    return bad
+
+
+def _line(one: Trial) -> str:
+    verdict = "the same" if one.answer_is_same and one.tokens_are_same else "DIFFERENT"
+    return (
+        f"{one.number:>3}  {one.call:<29}{INSTANTS[one.instant]:<22}{one.replayed:>9}  "
+        f"{', '.join(one.repeats) or '-':<32}{verdict}{'' if one.is_good else '   WRONG'}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.orchestrations.kills", description=__doc__)
+    parser.add_argument("--backend", choices=sorted(BACKENDS), action="append", help="only this one")
+    parser.add_argument("--work", type=Path, help="be the process that is killed, and note calls in this file")
+    parser.add_argument("--store", help="with --work: for example sqlite:/tmp/runs.db")
+    options = parser.parse_args(arguments)
+    if options.work:
+        asyncio.run(work(options.work, options.store))
+        return 0
+    return min(1, sum(table(BACKENDS[name]) for name in options.backend or BACKENDS))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        asyncio.run(work(Path(sys.argv[1])))
-    else:
-        sys.exit(main())
+    sys.exit(main())

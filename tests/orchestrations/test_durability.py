@@ -13,6 +13,7 @@ from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.orchestrations import MagenticBuilder
 from stepwell.testing import ScriptedChatClient
 from stepwell.testing.crash import CrashingStorage, PowerLoss
+from tests.faults.backends import BACKENDS, Backend
 from tests.orchestrations import kills
 from tests.orchestrations.teams import DONE, FACTS, PLAN, TASK, Team, ledger, purpose, team, usual
 
@@ -80,17 +81,20 @@ async def test_a_crash_at_any_checkpoint_repeats_nothing(tmp_path: Path, instant
 
 
 @pytest.mark.parametrize("number", [1, 4, 15])
-def test_a_process_that_is_killed_goes_on_in_the_next(tmp_path: Path, number: int) -> None:
-    (tmp_path / "whole").mkdir()
-    expected = kills.uninterrupted(tmp_path / "whole")
-    (tmp_path / "cut").mkdir()
-
-    assert kills.trial(tmp_path / "cut", number, "after call", expected).is_good
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS.keys())
+def test_a_process_that_is_killed_goes_on_in_the_next(tmp_path: Path, backend: Backend, number: int) -> None:
+    whole, cut = (kills.Bench.in_(tmp_path / name, backend) for name in ("whole", "cut"))
+    try:
+        assert kills.trial(cut, number, "after call", kills.uninterrupted(whole)).is_good
+    finally:
+        for bench in (whole, cut):
+            backend.tear_down(bench.store)
 
 
 @pytest.mark.faults
-def test_a_process_killed_at_every_call_goes_on_in_the_next() -> None:
-    assert kills.main() == 0
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_process_killed_at_every_call_goes_on_in_the_next(backend: str) -> None:
+    assert kills.main(["--backend", backend]) == 0
 
 
 async def test_a_cancelled_run_goes_on() -> None:

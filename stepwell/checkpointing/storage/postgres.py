@@ -153,6 +153,9 @@ class PostgresCheckpointStorage(RecordingStorage):
     def _requests_named(self, request_id: str) -> list[RequestRow]:
         return self._entered().read(reading.requests_named, request_id)
 
+    def _calls_of(self, run_id: str) -> Sequence[CallRecord]:
+        return self._entered().read(reading.calls_of_run, run_id)
+
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         return self._entered().read(reading.list_runs, workflow_name, state)
 

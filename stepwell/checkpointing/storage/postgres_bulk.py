@@ -5,9 +5,11 @@ Postgres keeps them prepared, and a group of a thousand writes is a handful of s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from stepwell.checkpointing.storage.postgres_connection import Connection
+from stepwell.checkpointing.storage.postgres_seals import CALL, CHECKPOINT, REQUEST, RUN
 from stepwell.checkpointing.storage.postgres_transaction import Cursor, Transaction
 
 
@@ -16,11 +18,16 @@ class Bulk:
 
     def __init__(self, statement: str, **columns: str) -> None:
         arrays = ", ".join(f"%b::{kind}[]" for kind in columns.values())
-        self._statement = statement.format(rows=f"unnest({arrays}) WITH ORDINALITY AS v ({', '.join(columns)}, nth)")
+        rows = f"unnest({arrays}) WITH ORDINALITY AS v ({', '.join(columns)}, nth)"
+        self.statement = statement.replace("{rows}", rows)
 
     def run(self, transaction: Transaction, rows: Sequence[Sequence[Any]], *more: Any) -> Cursor:
         """Rows must not be empty; `more` are values for placeholders behind the rows."""
-        return transaction.execute(self._statement, (*_columns(rows), *more))
+        return transaction.execute(self.statement, (*_columns(rows), *more))
+
+    def run_alone(self, connection: Connection, before: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
+        """As a transaction of its own; `before` are values for placeholders before the rows."""
+        connection.execute(self.statement, (*before, *_columns(rows)), binary=True)
 
     def require(
         self,
@@ -30,11 +37,15 @@ class Bulk:
         refusal: Callable[[], Exception],
     ) -> None:
         """The same, and it has to find or change a row for each of these."""
-        transaction.require(len(rows), self._statement, (*_columns(rows), *more), refusal)
+        transaction.require(len(rows), self.statement, (*_columns(rows), *more), refusal)
 
 
 def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _set(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{column} = {value}" for column, value in columns.items())
 
 
 FENCE = Bulk(
@@ -45,11 +56,22 @@ FENCE = Bulk(
 )
 """Finds fewer rows than it was given if a fence fails. Those it finds can't be taken over before the commit."""
 
+_ADVANCED = {
+    "state": "v.state",
+    "sequence": "v.sequence",
+    "supersteps": "v.supersteps",
+    "usage": "v.usage",
+    "updated_at": "v.updated_at",
+    "next_node": "greatest(r.next_node, v.next_node)",
+    "stopped_by": "NULL::text",
+    "newest": "v.newest",
+}
+
 ADVANCE_RUNS = Bulk(
-    """UPDATE runs AS r SET state = v.state, sequence = v.sequence, supersteps = v.supersteps, usage = v.usage,
-            updated_at = v.updated_at, next_node = greatest(r.next_node, v.next_node), stopped_by = NULL,
+    f"""UPDATE runs AS r SET {_set(_ADVANCED)}, seal = {RUN.of("r", **_ADVANCED)},
             holder = CASE WHEN v.final THEN NULL ELSE r.holder END
-        FROM {rows} WHERE r.key = v.key AND r.epoch = v.epoch AND r.sweeps = v.sweeps AND r.holder = %s
+        FROM {{rows}} WHERE r.key = v.key AND r.epoch = v.epoch AND r.sweeps = v.sweeps AND r.holder = %s
+            AND {RUN.holds("r")}
         RETURNING 1""",
     key="bigint",
     epoch="bigint",
@@ -60,25 +82,35 @@ ADVANCE_RUNS = Bulk(
     usage="text",
     updated_at="text",
     next_node="bigint",
+    newest="text",
     final="boolean",
 )
-"""Changes fewer rows than it was given if a fence fails."""
+"""Changes fewer rows than it was given if a fence fails, or a row is damaged."""
+
+_RELEASED = {
+    "state": "coalesce(nullif(v.state, ''), r.state)",
+    "stopped_by": "coalesce(nullif(v.stopped_by, ''), r.stopped_by)",
+}
 
 RELEASE_RUNS = Bulk(
-    """UPDATE runs AS r SET holder = NULL, state = coalesce(nullif(v.state, ''), r.state),
-            stopped_by = coalesce(nullif(v.stopped_by, ''), r.stopped_by)
-        FROM {rows} WHERE r.key = v.key AND r.epoch = v.epoch AND r.holder = %s""",
+    f"""UPDATE runs AS r SET holder = NULL, {_set(_RELEASED)}, seal = {RUN.renewed("r", **_RELEASED)}
+        FROM {{rows}} WHERE r.key = v.key AND r.epoch = v.epoch AND r.holder = %s""",
     key="bigint",
     epoch="bigint",
     state="text",
     stopped_by="text",
 )
 
+_PARENT = {"parent_checkpoint_id": "nullif(v.parent_checkpoint_id, '')", "parent_run_id": "nullif(v.parent_run_id, '')"}
+_UNBEGUN = dict.fromkeys(("next_node", "sequence", "supersteps"), "0")
+_UNBEGUN |= {"usage": "'{}'::text", "stopped_by": "NULL::text", "newest": "NULL::text"}
+
 CREATE_RUNS = Bulk(
-    """INSERT INTO runs (run_id, workflow_key, workflow, origin, epoch, holder, state, updated_at,
-            parent_checkpoint_id, parent_run_id)
+    f"""INSERT INTO runs (run_id, workflow_key, workflow, origin, epoch, holder, state, updated_at,
+            {", ".join(_PARENT)}, {", ".join(_UNBEGUN)}, seal)
         SELECT run_id, workflow_key, workflow, origin, 1, holder, state, updated_at,
-            nullif(parent_checkpoint_id, ''), nullif(parent_run_id, '') FROM {rows} ORDER BY v.run_id
+            {", ".join(_PARENT.values())}, {", ".join(_UNBEGUN.values())}, {RUN.of("v", **_PARENT, **_UNBEGUN)}
+        FROM {{rows}} ORDER BY v.run_id
         ON CONFLICT (run_id) DO NOTHING RETURNING run_id, key""",
     run_id="text",
     workflow_key="bytea",
@@ -94,11 +126,12 @@ CREATE_RUNS = Bulk(
 circle for each other."""
 
 INSERT_CHECKPOINTS = Bulk(
-    """INSERT INTO checkpoints AS c (checkpoint_id, run_key, workflow_key, digest, header, refs, body)
-        SELECT checkpoint_id, run_key, workflow_key, digest, header, refs::bigint[], body FROM {rows} ORDER BY v.nth
+    f"""INSERT INTO checkpoints AS c (id, checkpoint_id, run_key, workflow_key, digest, header, refs, body, seal)
+        SELECT id, checkpoint_id, run_key, workflow_key, digest, header, refs::bigint[], body, {CHECKPOINT.of("v")}
+        FROM (SELECT nextval('checkpoints_id_seq') AS id, v.* FROM {{rows}} ORDER BY v.nth) AS v
         ON CONFLICT (checkpoint_id) DO UPDATE SET id = excluded.id, run_key = excluded.run_key,
             workflow_key = excluded.workflow_key, digest = excluded.digest, header = excluded.header,
-            refs = excluded.refs, body = excluded.body""",
+            refs = excluded.refs, body = excluded.body, seal = excluded.seal""",
     checkpoint_id="text",
     run_key="bigint",
     workflow_key="bytea",
@@ -108,6 +141,18 @@ INSERT_CHECKPOINTS = Bulk(
     body="text",
 )
 
+_NEXT_NEWEST = """(SELECT d.checkpoint_id FROM checkpoints AS d
+    WHERE d.run_key = r.key AND d.checkpoint_id <> r.newest ORDER BY d.id DESC LIMIT 1)"""
+
+LOSE_NEWEST = Bulk(
+    f"""UPDATE runs AS r SET newest = {_NEXT_NEWEST}, seal = {RUN.renewed("r", newest=_NEXT_NEWEST)}
+        FROM {{rows}} JOIN checkpoints AS c ON c.checkpoint_id = v.checkpoint_id
+        WHERE r.key = c.run_key AND r.newest = c.checkpoint_id AND r.key <> v.new_run_key""",
+    checkpoint_id="text",
+    new_run_key="bigint",
+)
+"""These checkpoints are about to go, to another run or altogether: their runs end with the ones before them."""
+
 INSERT_NODES = Bulk(
     "INSERT INTO nodes (id, digest, refs, body) SELECT id, digest, refs::bigint[], body FROM {rows}",
     id="bigint",
@@ -116,16 +161,33 @@ INSERT_NODES = Bulk(
     body="text",
 )
 
-RECORD_CALLS = Bulk(
-    """INSERT INTO calls (run_key, call_key, call_id, digest, body)
-        SELECT run_key, call_key, call_id, digest, body FROM {rows} ORDER BY v.nth
-        ON CONFLICT (run_key, call_key) DO UPDATE SET digest = excluded.digest, body = excluded.body""",
-    run_key="bigint",
-    call_key="bytea",
-    call_id="text",
-    digest="bytea",
-    body="text",
+ANNOUNCE_HOLDER = """
+    INSERT INTO holders (holder, lock, expires, commits)
+    VALUES (%s, %s, clock_timestamp() + %s::double precision * interval '1 second', %s)
+    ON CONFLICT (holder) DO UPDATE SET lock = excluded.lock, expires = excluded.expires"""
+MARK_HOLDER = ANNOUNCE_HOLDER + ", commits = excluded.commits"
+"""Heartbeat and mark in one: who writes, lives."""
+
+_RECORD = f"""INSERT INTO calls (run_key, call_key, call_id, digest, body, seal)
+        SELECT run_key, call_key, call_id, digest, body, {CALL.of("v")} FROM {{rows}} {{fenced}} ORDER BY v.nth
+        ON CONFLICT (run_key, call_key) DO UPDATE
+            SET digest = excluded.digest, body = excluded.body, seal = excluded.seal"""
+_CALL_COLUMNS = {"run_key": "bigint", "call_key": "bytea", "call_id": "text", "digest": "bytea", "body": "text"}
+
+RECORD_CALLS = Bulk(_RECORD.replace("{fenced}", ""), **_CALL_COLUMNS)
+
+RECORD_AT_ONCE = Bulk(
+    f"""WITH marked AS ({MARK_HOLDER}), mine AS (
+            SELECT r.key FROM unnest(%b::bigint[], %b::bigint[]) AS f (key, epoch)
+            JOIN runs AS r ON r.key = f.key AND r.epoch = f.epoch
+            WHERE r.holder = %s ORDER BY r.key FOR NO KEY UPDATE OF r),
+        checked AS (SELECT 1 / (CASE WHEN count(*) = %s THEN 1 ELSE 0 END) AS passed FROM mine)
+        {_RECORD.replace("{fenced}", "CROSS JOIN checked WHERE checked.passed = 1")}""",
+    **_CALL_COLUMNS,
 )
+"""Mark, fence and record in one statement, which is a transaction by itself; divides by zero if a fence fails.
+
+Recording a call is what programs wait for most often, and a crash before it is durable costs a finished call."""
 
 REMOVE_CALLS = Bulk(
     "DELETE FROM calls AS c USING {rows} WHERE c.run_key = v.run_key AND c.call_key = v.call_key",
@@ -133,11 +195,19 @@ REMOVE_CALLS = Bulk(
     call_key="bytea",
 )
 
+_UNANSWERED = {
+    "deadline": "nullif(v.deadline, '')",
+    "answered_at": "NULL::text",
+    "typed": "NULL::boolean",
+    "answer": "NULL::text",
+}
+
 INSERT_REQUESTS = Bulk(
-    """INSERT INTO requests (run_key, request_key, request_id, source, request_type, response_type, asked_at,
-            deadline, shown)
-        SELECT run_key, request_key, request_id, source, request_type, response_type, asked_at,
-            nullif(deadline, ''), shown FROM {rows} ORDER BY v.nth
+    f"""INSERT INTO requests (run_key, request_key, request_id, source, request_type, response_type, asked_at, shown,
+            {", ".join(_UNANSWERED)}, seal)
+        SELECT run_key, request_key, request_id, source, request_type, response_type, asked_at, shown,
+            {", ".join(_UNANSWERED.values())}, {REQUEST.of("v", **_UNANSWERED)}
+        FROM {{rows}} ORDER BY v.nth
         ON CONFLICT (run_key, request_key) DO NOTHING""",
     run_key="bigint",
     request_key="bytea",
@@ -149,6 +219,25 @@ INSERT_REQUESTS = Bulk(
     deadline="text",
     shown="text",
 )
+
+_ANSWERED = {"answer": "v.answer", "answered_at": "v.answered_at", "typed": "v.typed"}
+
+ANSWER_REQUEST = f"""
+    UPDATE requests AS q SET {_set(_ANSWERED)}, seal = {REQUEST.of("q", **_ANSWERED)}
+    FROM (SELECT %s::text, %s::text, %s::boolean) AS v (answer, answered_at, typed)
+    WHERE q.run_key = %s AND q.request_key = %s AND (q.answer IS NULL OR (%s AND NOT q.typed)) AND {REQUEST.holds("q")}
+    RETURNING 1"""
+"""Changes nothing if it was answered before, or the row is damaged."""
+
+DELIVER_ANSWER = f"""
+    UPDATE requests AS q SET typed = true, seal = {REQUEST.renewed("q", typed="true")}
+    WHERE q.run_key = %s AND q.request_key = %s AND q.answer IS NOT NULL"""
+
+_CANCELLED = {"state": "'CANCELLED'::text", "stopped_by": "'cancel_run'::text"}
+
+CANCEL_RUN = f"""
+    UPDATE runs AS r SET {_set(_CANCELLED)}, seal = {RUN.renewed("r", **_CANCELLED)}, epoch = epoch + 1, holder = NULL
+    WHERE r.key = %s"""
 
 FORGET_CALLS = "DELETE FROM calls WHERE run_key = ANY(%b::bigint[])"
 

@@ -3,7 +3,8 @@
 Jobs of one kind and of different runs are done together; jobs of one run keep their order. The statements are sent as
 a pipeline with the commit at its end, so that a group takes one round trip, however large it is. Each fence is checked
 by a statement of the same transaction: if one fails, nothing takes place and the group is done again job by job, so
-that the one that may not write gets its error and the others go through.
+that the one that may not write gets its error and the others go through. A group of nothing but calls to be recorded,
+which is what most groups are, is a single statement.
 
 A lost connection is replaced and the group done again, for as long as patience lasts. If it was lost while the commit
 was under way, nobody can tell from here whether it took place. Each transaction leaves its number in the holder's row,
@@ -25,6 +26,7 @@ import psycopg
 from stepwell.checkpointing.lease import Holder
 from stepwell.checkpointing.storage import postgres_schema
 from stepwell.checkpointing.storage.forking import fork_guard
+from stepwell.checkpointing.storage.postgres_bulk import ANNOUNCE_HOLDER, MARK_HOLDER
 from stepwell.checkpointing.storage.postgres_connection import (
     MEDIUM_ERRORS,
     Connection,
@@ -41,6 +43,7 @@ from stepwell.checkpointing.storage.postgres_jobs import (
     Job,
     Leave,
     OpenRun,
+    RecordCall,
     ReleaseRun,
     in_waves,
 )
@@ -55,13 +58,6 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _DEBT_SECONDS = 1.0
 
-_ANNOUNCE = """
-    INSERT INTO holders (holder, lock, expires, commits)
-    VALUES (%s, %s, clock_timestamp() + %s::double precision * interval '1 second', %s)
-    ON CONFLICT (holder) DO UPDATE SET lock = excluded.lock, expires = excluded.expires"""
-_MARK = _ANNOUNCE + ", commits = excluded.commits"
-"""Heartbeat and mark in one: who writes, lives."""
-
 _END_PREDECESSOR = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE application_name = %s AND usename = current_user AND pid <> pg_backend_pid()"""
@@ -73,7 +69,7 @@ class _Doubt:
 
     number: int
     outcomes: list[Any]
-    transaction: Transaction
+    effects: Sequence[Callable[[], object]]
 
 
 class GroupCommit:
@@ -153,6 +149,8 @@ class GroupCommit:
 
     def _committed(self, connection: Connection, jobs: Sequence[Job]) -> list[Any]:
         try:
+            if calls := _only_calls(jobs):
+                return self._recorded(connection, calls)
             return self._transaction(connection, lambda transaction: self._in_waves(transaction, jobs), pipelined=True)
         except Exception as error:
             if is_the_databases(error):
@@ -202,9 +200,9 @@ class GroupCommit:
             with connection.pipeline() if pipelined else nullcontext() as pipeline:
                 transaction = Transaction(connection, pipeline)
                 transaction.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-                transaction.execute(_MARK, (self._holder, lock, self._lease_seconds, self._number))
+                transaction.execute(MARK_HOLDER, (self._holder, lock, self._lease_seconds, self._number))
                 outcomes = work(transaction)
-                self._doubt = _Doubt(self._number, outcomes, transaction)
+                self._doubt = _Doubt(self._number, outcomes, transaction.effects)
                 committing = transaction.execute("COMMIT")
             if committing.statusmessage != "COMMIT":
                 raise psycopg.InternalError(f"the server answered COMMIT with {committing.statusmessage}")
@@ -213,10 +211,21 @@ class GroupCommit:
             raise
         return self._done(self._doubt)
 
+    def _recorded(self, connection: Connection, jobs: Sequence[RecordCall]) -> list[Any]:
+        self._number += 1
+        mark = (self._holder, self._liveness.lock(), self._lease_seconds, self._number)
+        self._doubt = _Doubt(self._number, [None] * len(jobs), ())
+        try:
+            self._work.record_alone(connection, mark, jobs)
+        except BaseException:
+            self._undo(connection)
+            raise
+        return self._done(self._doubt)
+
     def _done(self, doubt: _Doubt) -> list[Any]:
         self._doubt = None
         self._heard_of = time.monotonic()
-        for effect in doubt.transaction.effects:
+        for effect in doubt.effects:
             effect()
         return doubt.outcomes
 
@@ -260,7 +269,7 @@ class GroupCommit:
         if self._was_connected:
             connection.execute(_END_PREDECESSOR, (self._name,))
         self._was_connected = True
-        connection.execute(_ANNOUNCE, (self._holder, self._liveness.lock(), self._lease_seconds, 0))
+        connection.execute(ANNOUNCE_HOLDER, (self._holder, self._liveness.lock(), self._lease_seconds, 0))
         self._is_announced = True
 
     def _disconnect(self) -> None:
@@ -303,3 +312,9 @@ class GroupCommit:
                 self._owed.append(job)
             elif type(job) is OpenRun:
                 self._owed.append(Disown(job.run_id))
+
+
+def _only_calls(jobs: Sequence[Job]) -> list[RecordCall]:
+    """These jobs, if all they do is to record calls that replace no others."""
+    calls = [job for job in jobs if type(job) is RecordCall and not job.supersedes]
+    return calls if len(calls) == len(jobs) else []

@@ -111,6 +111,8 @@ class Opening:
             "UPDATE runs SET epoch = epoch + 1, holder = %s WHERE key = ANY(%b::bigint[])", (self._me, keys)
         )
         latest = reading.latest_of_runs(transaction.rows, keys)
+        for run in runs:
+            run.check(latest.get(run.row.key))
         calls = reading.calls_of_runs(transaction.rows, keys)
         requests = reading.requests_of_runs(transaction.rows, keys)
         for run in runs:

@@ -1,7 +1,8 @@
-"""Where reads happen: a few connections, each used by one thread at a time, and a few threads to use them in.
+"""Where reads happen: a pool of a few connections, each used by one thread at a time, and threads to use them in.
 
-Connections are made by whoever needs one, so that it hears at once why there is none; a pool that makes them in the
-background, with growing pauses, would still be pausing when the database is long back.
+Not psycopg's own pool: that one makes connections in threads of its own, with growing pauses, and whoever waits is told
+that it took too long, not why. Here they are made by whoever needs one, so a wrong password or a full server is named
+in the error, and a database that is back is used at once. Idle ones are kept; there are never more than threads.
 """
 
 from __future__ import annotations

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.storage.postgres_seals import CALL, CHECKPOINT, REQUEST, RUN
 from stepwell.checkpointing.storage.postgres_text import name_key, original
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
 from stepwell.checkpointing.storage.records import RequestRow, RunRow, StoredCheckpoint, parse_call
 from stepwell.checkpointing.values import Node, Root
+from stepwell.errors import CheckpointDamaged
 
 Rows: TypeAlias = Callable[[str, "Sequence[Any] | Mapping[str, Any]"], list[tuple[Any, ...]]]
 """Runs a query and gives all its rows."""
@@ -24,12 +26,30 @@ class StoredRun(NamedTuple):
 
     row: RunRow
     next_node: int
+    newest: str | None
+    """Its newest checkpoint, by which the loss of one is noticed."""
+    whole: bool
+
+    def damage(self) -> CheckpointDamaged:
+        return CheckpointDamaged(f"run {self.row.run_id}", "its row does not match its seal")
+
+    def check(self, latest: StoredCheckpoint | None) -> None:
+        """Can this run be relied on, if this is the newest checkpoint that was found?"""
+        if not self.whole:
+            raise self.damage()
+        found = None if latest is None else latest.checkpoint_id
+        if self.newest is not None and found != self.newest:
+            raise CheckpointDamaged(self.newest, _LOST, found)
 
 
-_RUN = """r.key, r.run_id, r.workflow, r.state, r.epoch, r.holder, r.origin, r.sweeps, r.sequence, r.supersteps,
-    r.usage, r.updated_at, r.parent_checkpoint_id, r.parent_run_id, r.stopped_by, r.next_node"""
-_REQUEST = """r.run_id, q.request_id, q.source, q.request_type, q.response_type, q.asked_at, q.shown,
-    q.deadline, q.answer, q.answered_at, q.typed"""
+_LOST = "it is the newest of its run and not in its place"
+
+
+_RUN = f"""r.key, r.run_id, r.workflow, r.state, r.epoch, r.holder, r.origin, r.sweeps, r.sequence, r.supersteps,
+    r.usage, r.updated_at, r.parent_checkpoint_id, r.parent_run_id, r.stopped_by, r.next_node,
+    r.newest, {RUN.holds("r")}"""
+_REQUEST = f"""r.run_id, q.request_id, q.source, q.request_type, q.response_type, q.asked_at, q.shown,
+    q.deadline, q.answer, q.answered_at, q.typed, {REQUEST.holds("q")}"""
 
 
 def locked_runs(rows: Rows, run_ids: Sequence[str]) -> dict[str, StoredRun]:
@@ -65,8 +85,13 @@ def list_runs(
     asked: dict[int, list[RequestRow]] = {}
     for run_key, *request in requests:
         asked.setdefault(run_key, []).append(_request_row(request))
-    found = ((_stored_run(run).row, latest) for latest, *run in runs)
-    return [(row, asked.get(row.key, []), latest) for row, latest in found]
+    listed = []
+    for latest, *values in runs:
+        run = _stored_run(values)
+        if not run.whole:
+            raise run.damage()
+        listed.append((run.row, asked.get(run.row.key, []), latest))
+    return listed
 
 
 def requests_of_runs(rows: Rows, run_keys: Sequence[int]) -> dict[int, list[RequestRow]]:
@@ -92,25 +117,44 @@ def requests_named(rows: Rows, request_id: str) -> list[RequestRow]:
 
 def calls_of_runs(rows: Rows, run_keys: Sequence[int]) -> dict[int, list[CallRecord]]:
     """In the order in which they were first recorded."""
-    found = rows(
-        "SELECT run_key, call_id, body, digest FROM calls WHERE run_key = ANY(%b::bigint[]) ORDER BY id",
-        (list(run_keys),),
-    )
+    found = rows(f"SELECT {_CALL} FROM calls AS c WHERE c.run_key = ANY(%b::bigint[]) ORDER BY c.id", (list(run_keys),))
     calls: dict[int, list[CallRecord]] = {}
-    for run_key, call_id, body, digest in found:
-        calls.setdefault(run_key, []).append(parse_call(original(call_id), body, digest))
+    for run_key, *call in found:
+        calls.setdefault(run_key, []).append(parse_row_of_call(*call))
     return calls
+
+
+def calls_of_run(rows: Rows, run_id: str) -> list[CallRecord]:
+    found = rows("SELECT key FROM runs WHERE run_id = %s", (run_id,))
+    return calls_of_runs(rows, [found[0][0]]).get(found[0][0], []) if found else []
+
+
+def every_call(rows: Rows) -> list[tuple[Any, ...]]:
+    """The columns that `parse_row_of_call` takes."""
+    return [tuple(call) for _, *call in rows(f"SELECT {_CALL} FROM calls AS c ORDER BY c.id", ())]
+
+
+def parse_row_of_call(call_id: str, body: str, digest: bytes, whole: bool) -> CallRecord:
+    name = original(call_id)
+    if not whole:
+        raise CheckpointDamaged(f"call {name}", "its row does not match its seal")
+    try:
+        return parse_call(name, body, digest)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointDamaged(f"call {name}", f"it can't be read: {error}") from error
 
 
 def _stored_run(values: Sequence[Any]) -> StoredRun:
     row = RunRow(*values[:15])
     stopped_by = None if row.stopped_by is None else original(row.stopped_by)
-    return StoredRun(replace(row, workflow_name=original(row.workflow_name), stopped_by=stopped_by), values[15])
+    return StoredRun(replace(row, workflow_name=original(row.workflow_name), stopped_by=stopped_by), *values[15:])
 
 
 def _request_row(values: Sequence[Any]) -> RequestRow:
     run_id, request_id, source, request_type, response_type, asked_at, shown, deadline = values[:8]
-    answer, answered_at, typed = values[8:]
+    answer, answered_at, typed, whole = values[8:]
+    if not whole:
+        raise CheckpointDamaged(f"request {original(request_id)} of run {run_id}", "its row does not match its seal")
     asked = PendingSummary(
         request_id=original(request_id),
         source_executor_id=original(source),
@@ -126,7 +170,10 @@ def _request_row(values: Sequence[Any]) -> RequestRow:
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-_CHECKPOINT = "c.checkpoint_id, c.run_key, c.header, c.digest, c.body, c.refs"
+_PLACE = f"c.checkpoint_id, c.run_key, c.header, CASE WHEN {CHECKPOINT.holds('c')} THEN c.digest ELSE ''::bytea END"
+# A row that is not what was written gets a digest that no content matches.
+_CHECKPOINT = f"{_PLACE}, c.body, c.refs"
+_CALL = f"c.run_key, c.call_id, c.body, c.digest, {CALL.holds('c')}"
 _RUN_KEY = "(SELECT key FROM runs WHERE run_id = %s)"
 
 
@@ -135,8 +182,30 @@ def checkpoint_with_id(rows: Rows, checkpoint_id: str) -> StoredCheckpoint | Non
 
 
 def latest_checkpoint(rows: Rows, workflow_name: str | None, run_id: str | None) -> StoredCheckpoint | None:
+    """Of a run whose newest checkpoint is lost, the lost one: its content is nowhere, so it counts as damaged."""
     condition, values = _chosen(workflow_name, run_id)
-    return _one(rows, f"{condition} ORDER BY c.id DESC LIMIT 1", values)
+    found = rows(
+        f"""SELECT {_CHECKPOINT}, r.newest, n.id IS NULL OR n.id < c.id
+            FROM (SELECT * FROM checkpoints AS c {condition} ORDER BY c.id DESC LIMIT 1) AS c
+            LEFT JOIN runs AS r ON r.key = c.run_key
+            LEFT JOIN checkpoints AS n ON n.checkpoint_id = r.newest AND n.run_key = r.key""",
+        values,
+    )
+    if not found:
+        return None if run_id is None or workflow_name is not None else _vanished(rows, run_id)
+    *checkpoint, newest, is_lost = found[0]
+    stored = _stored_checkpoint(checkpoint)
+    return _placeholder(newest or stored.checkpoint_id, stored.run_key) if is_lost else stored
+
+
+def _vanished(rows: Rows, run_id: str) -> StoredCheckpoint | None:
+    """A run without checkpoints: should it have one?"""
+    found = rows("SELECT newest, key FROM runs WHERE run_id = %s AND newest IS NOT NULL", (run_id,))
+    return _placeholder(*found[0]) if found else None
+
+
+def _placeholder(checkpoint_id: str, run_key: int) -> StoredCheckpoint:
+    return StoredCheckpoint(checkpoint_id, run_key, "", Root("", (), b""))
 
 
 def latest_of_runs(rows: Rows, run_keys: Sequence[int]) -> dict[int, StoredCheckpoint]:
@@ -152,7 +221,7 @@ def headers(rows: Rows, workflow_name: str | None, run_id: str | None) -> list[S
     """Oldest first, without their content."""
     condition, values = _chosen(workflow_name, run_id)
     found = rows(
-        f"""SELECT c.checkpoint_id, c.run_key, c.header, c.digest, '', NULL FROM checkpoints AS c
+        f"""SELECT {_PLACE}, '', NULL FROM checkpoints AS c
             {condition} ORDER BY c.id""",
         values,
     )

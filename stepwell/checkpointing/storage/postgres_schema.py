@@ -1,7 +1,7 @@
 """The tables of a Postgres storage.
 
     version      which of the steps below have been done
-    runs         one row per run: how it stands, who holds it since which epoch
+    runs         one row per run: how it stands, which checkpoint is its newest, who holds it since which epoch
     holders      storage instances that may hold runs: the advisory lock that says they live, and until when they count
                  as alive without being heard of, by the server's clock
     checkpoints  headers and roots; the id is the order of saving
@@ -17,6 +17,8 @@ it until it has committed. Between runs, a save that begins after another one ha
 
 Names given by programs (`workflow`, `call_id`, `request_id`, …) may be of any length and contain what Postgres can't
 keep as text, so they are escaped, and looked up by a digest.
+
+Rows have a seal over what no digest of their content covers (see `postgres_seals.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 from psycopg import sql
 
 from stepwell.checkpointing.storage.postgres_connection import Connection, Target
+from stepwell.checkpointing.storage.postgres_seals import CALL, CHECKPOINT, REQUEST, RUN, Seal
 from stepwell.checkpointing.storage.postgres_text import lock_number
 from stepwell.errors import FormatTooNew, StorageError
 
@@ -96,7 +99,24 @@ _FIRST = (
     "CREATE INDEX requests_named ON requests (request_key)",
 )
 
-STEPS = (_FIRST,)
+_SEALED: dict[str, Seal] = {"runs": RUN, "checkpoints": CHECKPOINT, "calls": CALL, "requests": REQUEST}
+
+_SECOND = (
+    "ALTER TABLE runs ADD COLUMN newest text",
+    """UPDATE runs AS r SET newest = (
+        SELECT c.checkpoint_id FROM checkpoints AS c WHERE c.run_key = r.key ORDER BY c.id DESC LIMIT 1)""",
+    *(
+        statement
+        for table, seal in _SEALED.items()
+        for statement in (
+            f"ALTER TABLE {table} ADD COLUMN seal bytea",
+            f"UPDATE {table} AS t SET seal = {seal.of('t')}",
+            f"ALTER TABLE {table} ALTER COLUMN seal SET NOT NULL",
+        )
+    ),
+)
+
+STEPS = (_FIRST, _SECOND)
 """What brings a schema from each version to the next. Steps are only ever added."""
 
 SCHEMA_VERSION = len(STEPS)
@@ -129,11 +149,11 @@ def _version(connection: Connection, target: Target) -> int | None:
     if found is None:
         return None
     row = connection.execute(f"SELECT version FROM {_VERSION_TABLE}").fetchone()
-    if row is None:
+    version = row[0] if row else None
+    if not isinstance(version, int) or version < 0:
         raise StorageError(
-            target.where, f"the table {_VERSION_TABLE} is empty, so the version of the others is unknown"
+            target.where, f"the table {_VERSION_TABLE} holds no version, so that of the other tables is unknown"
         )
-    version = int(row[0])
     if version > SCHEMA_VERSION:
         raise FormatTooNew(target.where, f"schema {version}", f"schema {SCHEMA_VERSION}")
     return version

@@ -10,7 +10,7 @@ from stepwell.checkpointing.lease import Fence, Holder
 from stepwell.checkpointing.storage import postgres_bulk as bulk
 from stepwell.checkpointing.storage import postgres_reading as reading
 from stepwell.checkpointing.storage.postgres_bulk import array_text
-from stepwell.checkpointing.storage.postgres_connection import Target
+from stepwell.checkpointing.storage.postgres_connection import Connection, Target
 from stepwell.checkpointing.storage.postgres_jobs import (
     AnswerRequest,
     CancelRun,
@@ -42,6 +42,9 @@ from stepwell.checkpointing.storage.records import (
     call_text,
 )
 from stepwell.errors import AlreadyAnswered, CheckpointDamaged, RunTakenOver, UnknownRequest, UnknownRun
+
+_NO_RUN = 0
+"""Keys begin with 1."""
 
 
 class Work:
@@ -104,13 +107,15 @@ class Work:
     # --- the fence ---------------------------------------------------------------------------------------------------
 
     def _fence(self, transaction: Transaction, jobs: Sequence[Fenced]) -> None:
-        fences = {(job.fence.run_key, job.fence.epoch) for job in jobs}
-        bulk.FENCE.require(transaction, sorted(fences), self._me, refusal=partial(self._refused, transaction, jobs[0]))
+        refusal = partial(self._refused, transaction, jobs[0])
+        bulk.FENCE.require(transaction, sorted(_fences(jobs)), self._me, refusal=refusal)
 
     def _refused(self, transaction: Transaction, job: Fenced) -> Exception:
         run = reading.run_with_key(transaction.rows, job.fence.run_key)
         if run is None:
             return RunTakenOver(job.run_id, "nobody: it was deleted")
+        if not run.whole:
+            return run.damage()
         if run.row.epoch == job.fence.epoch and run.row.holder == self._me:
             return StaleMemory()
         if run.row.holder is None:
@@ -131,6 +136,10 @@ class Work:
                 self._deliver(transaction, write.fence.run_key, request_id)
         if nodes := [(n.id, n.digest, array_text(n.refs), n.text) for write in writes for n in write.nodes]:
             bulk.INSERT_NODES.run(transaction, nodes)
+        if by_hand := [write for write in writes if not write.forget_calls]:
+            # Only an id that somebody has chosen can be one that another run has already.
+            rows = [(write.stored.checkpoint_id, write.fence.run_key) for write in by_hand]
+            bulk.LOSE_NEWEST.run(transaction, rows)
         bulk.INSERT_CHECKPOINTS.run(transaction, list(map(_checkpoint_row, writes)))
         if requests := _request_rows(writes):
             bulk.INSERT_REQUESTS.run(transaction, requests)
@@ -161,6 +170,7 @@ class Work:
         transaction.execute("UPDATE runs SET sweep_at = %s WHERE key = %s", (sweep_at, run_key))
 
     def _delete_checkpoint(self, transaction: Transaction, job: DeleteCheckpoint) -> bool:
+        bulk.LOSE_NEWEST.run(transaction, [(job.checkpoint_id, _NO_RUN)])
         deleted = transaction.rows(
             "DELETE FROM checkpoints WHERE checkpoint_id = %s RETURNING run_key", (job.checkpoint_id,)
         )
@@ -191,6 +201,12 @@ class Work:
         bulk.RECORD_CALLS.run(transaction, list(map(_call_row, jobs)))
         return [None] * len(jobs)
 
+    def record_alone(self, connection: Connection, mark: Sequence[Any], jobs: Sequence[RecordCall]) -> None:
+        """Calls that replace no others, with the holder's mark, in one statement; `Contested` if a fence fails."""
+        keys, epochs = zip(*sorted(_fences(jobs)), strict=True)
+        before = (*mark, list(keys), list(epochs), self._me, len(keys))
+        bulk.RECORD_AT_ONCE.run_alone(connection, before, list(map(_call_row, jobs)))
+
     def _drop_calls(self, transaction: Transaction, job: DropCalls) -> None:
         self._fence(transaction, [job])
         self._remove_calls(transaction, [(job.fence, call_id) for call_id in job.call_ids])
@@ -210,9 +226,7 @@ class Work:
     def _decide(self, transaction: Transaction, run_key: int, run_id: str, decision: Decision) -> None:
         transaction.require(
             1,
-            """UPDATE requests SET answer = %s, answered_at = %s, typed = %s
-                WHERE run_key = %s AND request_key = %s AND (answer IS NULL OR (%s AND NOT typed))
-                RETURNING 1""",
+            bulk.ANSWER_REQUEST,
             (
                 storable(decision.value),
                 decision.answered_at,
@@ -226,10 +240,7 @@ class Work:
 
     def _deliver(self, transaction: Transaction, run_key: int, request_id: str) -> None:
         """An answer recorded without the program has reached it, and passed its check."""
-        transaction.execute(
-            "UPDATE requests SET typed = true WHERE run_key = %s AND request_key = %s AND answer IS NOT NULL",
-            (run_key, name_key(request_id)),
-        )
+        transaction.execute(bulk.DELIVER_ANSWER, (run_key, name_key(request_id)))
 
     def _second_answer(self, transaction: Transaction, run_key: int, run_id: str, request_id: str) -> Exception:
         requests = reading.requests_of_runs(transaction.rows, [run_key]).get(run_key, [])
@@ -251,11 +262,9 @@ class Work:
         run = self._held_by_nobody(transaction, job.run_id)
         if run is None:
             raise UnknownRun(job.run_id, "list_runs() shows the runs there are")
-        transaction.execute(
-            """UPDATE runs SET state = 'CANCELLED', stopped_by = 'cancel_run', epoch = epoch + 1, holder = NULL
-                WHERE key = %s""",
-            (run.row.key,),
-        )
+        if not run.whole:
+            raise run.damage()
+        transaction.execute(bulk.CANCEL_RUN, (run.row.key,))
 
     def _delete_run(self, transaction: Transaction, job: DeleteRun) -> bool:
         run = self._held_by_nobody(transaction, job.run_id)
@@ -278,6 +287,10 @@ class Work:
         sweep(transaction.rows, self._schema, origin)
 
 
+def _fences(jobs: Sequence[Fenced]) -> set[tuple[int, int]]:
+    return {(job.fence.run_key, job.fence.epoch) for job in jobs}
+
+
 def _run_row(write: CheckpointWrite) -> tuple[Any, ...]:
     return (
         write.fence.run_key,
@@ -289,6 +302,7 @@ def _run_row(write: CheckpointWrite) -> tuple[Any, ...]:
         write.usage,
         write.updated_at,
         write.nodes[-1].id + 1 if write.nodes else 0,
+        write.stored.checkpoint_id,
         write.final,
     )
 
