@@ -228,6 +228,7 @@ class MagenticOrchestrator(Executor):
         if edited is not None:
             plan = edited.assigned(tuple(self.team))
             state.ledger = self._adopted(self.manager.composed(state.context, state.ledger.facts, plan), state.context)
+            await self._tell_plan(state, Kind.REPLANNED, ctx)
         if not request.before_replan:
             await self._carry_out(state, ctx)
             return

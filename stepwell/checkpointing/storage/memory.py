@@ -119,6 +119,10 @@ class InMemoryCheckpointStorage(RecordingStorage):
     def _requests_named(self, request_id: str) -> list[RequestRow]:
         return [run.requests[request_id] for run in self._asked_by.get(request_id, {}).values()]
 
+    def _calls_of(self, run_id: str) -> Sequence[CallRecord]:
+        run = self._by_run.get(run_id)
+        return tuple(run.calls.values()) if run is not None else ()
+
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         runs = [
             run

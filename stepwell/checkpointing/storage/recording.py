@@ -164,6 +164,11 @@ class RecordingStorage(ABC):
         rows = await self._reading(self._runs, workflow_name, state)
         return [run_info(row, requests, latest) for row, requests, latest in rows if row.state != SAVED_BY_HAND]
 
+    async def list_calls(self, run_id: str) -> list[CallRecord]:
+        """The recorded calls of a run, in the order in which they were made: those of the superstep under way, with
+        `audit=True` all of them."""
+        return list(await self._reading(self._calls_of, checked_id("run_id", run_id)))
+
     async def answer(self, request_id: str, value: Any, *, run_id: str | None = None) -> None:
         """Record an answer (JSON data) without the program; the next resume checks its type and delivers it."""
         target = run_id or await self.run_waiting_for(request_id)
@@ -204,6 +209,9 @@ class RecordingStorage(ABC):
 
     @abstractmethod
     def _requests_named(self, request_id: str) -> list[RequestRow]: ...
+
+    @abstractmethod
+    def _calls_of(self, run_id: str) -> Sequence[CallRecord]: ...
 
     @abstractmethod
     def _runs(
@@ -287,12 +295,16 @@ class RecordingStorage(ABC):
     def _content(
         self, stored: StoredCheckpoint, registry: TypeRegistry, *, strict: bool, memory: ValueMemory | None = None
     ) -> CheckpointContent:
-        nodes = self._reachable(stored.root.refs)
-        decoder = ValueDecoder(registry, nodes, strict=strict, path=f"checkpoint {stored.checkpoint_id}", memory=memory)
+        decoder = ValueDecoder(registry, strict=strict, path=f"checkpoint {stored.checkpoint_id}", memory=memory)
+        self._give_nodes(stored.root.refs, decoder)
         decoded = decoder.root(stored.header, stored.root)
         if not isinstance(decoded, dict):
             raise CheckpointDamaged(stored.checkpoint_id, "its content is not an object")
         return CheckpointContent.of(decoded)
+
+    def _give_nodes(self, refs: Iterable[int], decoder: ValueDecoder) -> None:
+        """What is `_reachable`, for backends that can do better than to make an object of each."""
+        decoder.add(self._reachable(refs).values())
 
     def _with_ancestor(self, damage: CheckpointDamaged, stored: StoredCheckpoint) -> CheckpointDamaged:
         """The same damage, naming the checkpoint and the newest one before it that is whole."""

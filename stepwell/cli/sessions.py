@@ -1,0 +1,55 @@
+"""One command's event loop and storage, opened together and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stepwell.cli.stores import open_storage, shown_store, store_named
+
+if TYPE_CHECKING:
+    from stepwell.checkpointing.storage.recording import RecordingStorage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A storage, and the loop on which it is used."""
+
+    loop: asyncio.Runner
+    storage: RecordingStorage
+    store: str
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run(work)
+
+
+@contextmanager
+def session(given_store: str | None, *, create: bool = False, **options: Any) -> Iterator[Session]:
+    """Open the store that was named; Ctrl-C during `run` cancels the work, and the storage is closed all the same."""
+    store = store_named(given_store)
+    with asyncio.Runner() as loop:
+        storage = open_storage(store, create=create, **options)
+        try:
+            yield Session(loop, storage, store)
+        finally:
+            loop.run(storage.close())
+
+
+@contextmanager
+def nowhere() -> Iterator[Session]:
+    """For commands that keep nothing, and work with programs that want a storage all the same."""
+    from stepwell.checkpointing import InMemoryCheckpointStorage
+
+    with asyncio.Runner() as loop:
+        yield Session(loop, InMemoryCheckpointStorage(), "")
+
+
+def command_line(*words: str, store: str | None) -> str:
+    """A command that can be copied into a shell; the store is named if it was named, without its password."""
+    return shlex.join(["stepwell", *words, *(["--store", shown_store(store)] if store else [])])

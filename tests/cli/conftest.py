@@ -1,0 +1,70 @@
+"""The command line, as a user has it: a folder with programs in it, and `stepwell` called there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.programs import PROGRAMS, write_programs
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Stepwell:
+    """`stepwell` in this process, for all that needs no signals and no terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store: str | None = None
+
+    def __call__(self, *words: str, store: str | None = None, env: dict[str, str] | None = None) -> Told:
+        from stepwell.cli.app import app
+
+        named = store or self.store
+        words = (*words, *(["--store", named] if named and "--help" not in words else []))
+        result = CliRunner().invoke(app, list(words), env=env or {})
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Told(result.exit_code, result.stdout, result.stderr)
+
+    def process(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        """`stepwell` in a process of its own."""
+        command = [sys.executable, "-m", "stepwell.cli", *words]
+        environment = {**os.environ, "NO_COLOR": "1", **env}
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+
+
+@pytest.fixture
+def stepwell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stepwell]:
+    write_programs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STEPWELL_STORE", raising=False)
+    path = list(sys.path)
+    yield Stepwell(tmp_path)
+    sys.path[:] = path
+    for name in PROGRAMS:
+        # The next test has files of its own under these names.
+        sys.modules.pop(name.removesuffix(".py"), None)
