@@ -41,9 +41,10 @@ async def second_process(saved: str) -> None:
         async for update in stream:
             print(update.text, end="", flush=True)
         response = await stream.get_final_response()
-        [run] = await storage.list_runs(workflow_name="desk")
+        [run, *_] = await storage.list_runs(workflow_name="desk")  # the newest first
         print(f"\n{len(saved)} bytes of session, one run of {run.supersteps} supersteps")
-        print(f"this turn took {(response.usage_details or {}).get('total_token_count', 0)} tokens")
+        if response.usage_details is not None:
+            print(f"this turn took {response.usage_details['total_token_count']} tokens")
 
 
 async def main() -> None:

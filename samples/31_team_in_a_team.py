@@ -42,6 +42,7 @@ def build(storage: SQLiteCheckpointStorage) -> Workflow:
 async def main() -> None:
     async with SQLiteCheckpointStorage(STORE) as storage:
         workflow = build(storage)
+        runs_before = len(await storage.list_runs())
         result = await workflow.run("Please settle invoice 4711.")
         while requests := result.get_request_info_events():
             for event in requests:
@@ -50,7 +51,7 @@ async def main() -> None:
             answers = {event.request_id: True for event in requests}
             result = await workflow.run(run_id=result.run_id, responses=answers)
         print(f"answer: {result.get_outputs()[-1].messages[-1].text}")
-        print(f"{len(await storage.list_runs(workflow_name='front-office'))} run; who was asked:", end=" ")
+        print(f"{len(await storage.list_runs()) - runs_before} run; who was asked:", end=" ")
         print(", ".join(f"{name} {used['calls']:.0f}x" for name, used in sorted(result.usage.items())))
 
 

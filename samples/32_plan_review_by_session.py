@@ -73,7 +73,7 @@ async def show(*, approve: bool = False) -> None:
             response = await team.run(answers, session=session)
             SESSION.write_text(json.dumps(session.to_dict()))
             print(f"answer: {response.text}")
-        [run] = await storage.list_runs(workflow_name="brief-writers")
+        [run, *_] = await storage.list_runs(workflow_name="brief-writers")  # the newest first
         print(f"the manager was asked {run.usage['manager']['calls']:.0f} times so far")
 
 

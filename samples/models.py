@@ -16,8 +16,13 @@ def is_configured() -> bool:
 
 def model(*script: Any) -> ChatClient:
     """A client for the configured model, or one that replies with `script`, one entry per call."""
-    if is_configured():
-        client = OpenAIChatClient()
-        print(f"(using the model {client.model!r})", file=sys.stderr)
-        return client
-    return ScriptedChatClient(*script)
+    return model_or(ScriptedChatClient(*script))
+
+
+def model_or(scripted: ChatClient) -> ChatClient:
+    """A client for the configured model, or the scripted one."""
+    if not is_configured():
+        return scripted
+    client = OpenAIChatClient()
+    print(f"(using the model {client.model!r})", file=sys.stderr)
+    return client
