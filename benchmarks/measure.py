@@ -12,7 +12,6 @@ import inspect
 import itertools
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from documents import conditions
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -254,8 +255,7 @@ def write_results(name: str, tables: Sequence[Table], extra: Mapping[str, Any] |
     path = RESULTS / f"{name}.json"
     document = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
+        **conditions(),
         "load": os.getloadavg(),
         "tables": [asdict(table) | {"passed": table.passed} for table in tables],
         **(extra or {}),

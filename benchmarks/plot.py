@@ -42,6 +42,7 @@ def picture(
     except ImportError:
         return False
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = path.stem  # the same figures make the same file
     from matplotlib import pyplot
 
     figure, (time_axes, size_axes) = pyplot.subplots(1, 2, figsize=(12, 5))
@@ -55,5 +56,6 @@ def picture(
         axes.grid(visible=True, alpha=0.3)
     figure.legend(*time_axes.get_legend_handles_labels(), loc="lower center", ncols=len(supersteps))
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
+    pyplot.close(figure)
     return True

