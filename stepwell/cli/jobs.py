@@ -11,10 +11,11 @@ from typing import Any
 from uuid import uuid4
 
 from stepwell.cli import asking, consoles, results
+from stepwell.cli.command_lines import command_line
 from stepwell.cli.failures import Advice, Unusable
 from stepwell.cli.following import Answering, Outcome, watch
 from stepwell.cli.live_recall import recall
-from stepwell.cli.sessions import Session, command_line
+from stepwell.cli.sessions import Session
 from stepwell.cli.viewing import view_for
 from stepwell.errors import WorkflowCheckpointException
 from stepwell.workflows.stream import ResponseStream

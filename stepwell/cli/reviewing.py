@@ -94,10 +94,10 @@ def _reviewed(
 def _recorded(here: Session, questions: list[Question], wish: Wish, *, store: str | None, as_json: bool) -> int:
     """Leave the answers in the store for the next resume."""
     from stepwell.cli.answers import answering
+    from stepwell.cli.command_lines import command_line
     from stepwell.cli.questions import LATER, Given
     from stepwell.cli.results import print_json
     from stepwell.cli.safe_text import safe
-    from stepwell.cli.sessions import command_line
 
     ask, recorded = answering(wish), []
     for question in questions:

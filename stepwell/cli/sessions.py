@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepwell.cli.stores import open_storage, shown_store, store_named
+from stepwell.cli.stores import open_storage, store_named
 
 if TYPE_CHECKING:
     from stepwell.checkpointing.storage.recording import RecordingStorage
@@ -48,8 +47,3 @@ def nowhere() -> Iterator[Session]:
 
     with asyncio.Runner() as loop:
         yield Session(loop, InMemoryCheckpointStorage(), "")
-
-
-def command_line(*words: str, store: str | None) -> str:
-    """A command that can be copied into a shell; the store is named if it was named, without its password."""
-    return shlex.join(["stepwell", *words, *(["--store", shown_store(store)] if store else [])])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stepwell.cli.asking import summary_lines
+from stepwell.cli.command_lines import command_line
 from stepwell.cli.failures import Unusable, tell
 from stepwell.cli.questions import Question, questions_of_run
 from stepwell.cli.safe_text import safe
-from stepwell.cli.sessions import command_line
 from stepwell.errors import AlreadyAnswered
 
 if TYPE_CHECKING:

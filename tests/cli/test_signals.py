@@ -37,7 +37,7 @@ def test_ctrl_c_leaves_everything_saved_and_says_how_to_go_on(stepwell: Stepwell
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "go on with: stepwell resume counting.py:workflow c1" in err
+    assert "go on with: python -m stepwell.cli resume counting.py:workflow c1" in err
     [run] = stepwell("runs", "--json").json["runs"]
     assert (run["standing"], run["supersteps"], run["held_by"]) == ("interrupted", 1, None)
     assert stepwell("resume", "counting.py:workflow", "c1").out == "3\n"
@@ -136,7 +136,7 @@ def test_ctrl_c_at_a_question_leaves_the_run_waiting(stepwell: Stepwell) -> None
     terminal = at_terminal(stepwell, "run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
     terminal.expect(LATER)
     terminal.sendintr()
-    terminal.expect("go on with: stepwell resume team.py:team brief")
+    terminal.expect("go on with: python -m stepwell.cli resume team.py:team brief")
     assert ended(terminal) == 130
     assert stepwell("review").code == 3
 
@@ -145,7 +145,7 @@ def test_later_ends_with_3(stepwell: Stepwell) -> None:
     terminal = at_terminal(stepwell, "run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
     terminal.expect(LATER)
     terminal.sendline("l")
-    terminal.expect("stepwell review brief")
+    terminal.expect("stepwell.cli review brief")
     assert ended(terminal) == 3
 
 
@@ -157,7 +157,7 @@ def test_review_asks_at_the_terminal_without_the_program(stepwell: Stepwell) -> 
     terminal.expect("lamp")
     terminal.expect("later")
     terminal.sendline('{"discount": 0.5}')
-    terminal.expect("stepwell resume TARGET order")
+    terminal.expect("stepwell.cli resume TARGET order")
     assert ended(terminal) == 0
     (stepwell.folder / "gone.txt").rename(stepwell.folder / "shop.py")
     assert stepwell("resume", "shop.py:workflow", "order").out == "lamp for 25 euros\n"

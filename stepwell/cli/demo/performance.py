@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,6 +13,7 @@ from rich.text import Text
 from stepwell.checkpointing.storage.protocol import RunInfo
 from stepwell.cli import exits
 from stepwell.cli.asking import Person, approving, nobody
+from stepwell.cli.command_lines import command_line
 from stepwell.cli.consoles import out, somebody_is_there
 from stepwell.cli.demo.models import described, uses_a_real_model
 from stepwell.cli.demo.team import NAME, TASK, build
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
 def perform(*, yes: bool, new: bool, named_store: str | None, show_traceback: bool) -> int:
     """Show the team at work, and return the exit code."""
-    advice = Advice(_command("demo", store=named_store))
+    advice = Advice(command_line("demo", store=named_store))
     with reported(show_traceback=show_traceback, advice=advice), session(named_store, create=True) as here:
         return _show(out(), here, yes=yes, new=new, named_store=named_store)
 
@@ -100,8 +97,8 @@ def _tell_how_to_answer(console: Console, outcome: Outcome, store: str | None) -
     _print(console, "\nThe plan waits for your approval, for as long as you like. To answer:")
     if "MAKELEVEL" in os.environ:
         _print(console, "  make demo YES=1")
-    _print(console, f"  {_command('demo', '--yes', store=store)}")
-    _print(console, f"  {_command('review', outcome.run_id, store=store)}")
+    _print(console, f"  {command_line('demo', '--yes', store=store)}")
+    _print(console, f"  {command_line('review', outcome.run_id, store=store)}")
 
 
 def _print_brief(console: Console, outcome: Outcome) -> None:
@@ -128,30 +125,14 @@ def _print_totals(console: Console, outcome: Outcome, *, goes_on: bool) -> None:
 
 def _print_next(console: Console, run_id: str, store: str | None) -> None:
     commands = {
-        _command("show", run_id, store=store): "what happened, superstep by superstep",
-        _command("runs", store=store): "all runs in this store",
-        _command("demo", "--new", store=store): "once more; kill it in the middle",
+        command_line("show", run_id, store=store): "what happened, superstep by superstep",
+        command_line("runs", store=store): "all runs in this store",
+        command_line("demo", "--new", store=store): "once more; kill it in the middle",
     }
     widest = max(map(len, commands))
     _print(console, "\nNext:")
     for command, what in commands.items():
         _print(console, f"  {command:<{widest}}  {what}")
-
-
-def _command(*words: str, store: str | None) -> str:
-    """A command to copy, in the words this program was started with: a clone has it in its own environment."""
-    return " ".join([_program(), shlex.join([*words, *(["--store", store] if store else [])])])
-
-
-def _program() -> str:
-    started = Path(sys.argv[0])
-    if started.name == "__main__.py":
-        return "python -m stepwell.cli"
-    found = shutil.which("stepwell")
-    if found is not None and started.name == "stepwell" and Path(found).resolve() == started.resolve():
-        return "stepwell"
-    here = Path.cwd()
-    return shlex.quote(str(started.relative_to(here) if started.is_relative_to(here) else started))
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
