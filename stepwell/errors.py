@@ -456,7 +456,7 @@ class StorageError(WorkflowCheckpointException):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.problem}; what was saved before is intact, repair it and resume the run"
+        return f"{self.where}: {self.problem}; nothing more was recorded, resume the run when that is mended"
 
 
 class StorageClosed(StorageError):

@@ -417,7 +417,10 @@ _set_role, _set_contents, _set_author, _set_id, _set_more = (
 
 
 def _recorded_message(record: list[Any]) -> Message:
-    role, contents, author, message_id, more = (record + _NOT_WRITTEN[len(record) :])[:5]
+    if len(record) == 2:
+        (role, contents), author, message_id, more = record, None, None, None
+    else:
+        role, contents, author, message_id, more = (record + _NOT_WRITTEN[len(record) :])[:5]
     message = object.__new__(Message)
     _set_role(message, role)
     _set_contents(message, tuple([plain_text(c) if type(c) is str else Content.from_dict(c) for c in contents]))

@@ -408,12 +408,16 @@ class TreeDecoder:
         self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
 
     def decode(self, text: str) -> Any:
-        if len(text) > MAX_TEXT:
+        return self.decode_part(text, 0, len(text))
+
+    def decode_part(self, text: str, start: int, end: int) -> Any:
+        """The value that stands between these places, without a copy of its text."""
+        if end - start > MAX_TEXT:
             raise LimitExceeded("size", MAX_TEXT, self.path)
         try:
-            value, end = self._scan(text, 0)
-            if end != len(text):
-                raise ValueError("something follows the value")
+            value, stopped = self._scan(text, start)
+            if stopped != end:
+                raise ValueError("it ends too early or too late")
             return value
         except StopIteration:
             raise Undecodable(self.path, "it is not JSON") from None
@@ -444,11 +448,9 @@ class TreeDecoder:
     def _named(self, tag: str, tree: dict[str, Any]) -> Any:
         name, data = tree.get("t"), tree.get("v")
         build = _RECORD_DECODERS.get(tag)
-        if build is None or not isinstance(name, str):
+        if build is None or type(name) is not str:
             raise Undecodable(self.path, f"unknown tag {str(tag)[:60]!r}")
-        if name not in self._entries:
-            self._entries[name] = self.registry.entry_named(name)
-        entry = self._entries[name]
+        entry = self._entries[name] if name in self._entries else self._entry(name)
         if entry is None:
             if self.strict:
                 raise UnknownType(name, self.path)
@@ -456,12 +458,17 @@ class TreeDecoder:
             return OpaqueValue(name, data, tag, extra)
         return build(entry, data, tree)
 
+    def _entry(self, name: str) -> TypeEntry | None:
+        entry = self._entries[name] = self.registry.entry_named(name)
+        return entry
+
 
 def _decode_custom(entry: TypeEntry, data: Any, _: dict[str, Any]) -> Any:
-    if entry.decode is None:
+    decode = entry.decode
+    if decode is None:
         raise Undecodable(entry.name, "it was written by an encode= that is not registered here")
     try:
-        return entry.decode(data)
+        return decode(data)
     except (StepwellError, RecursionError):
         raise
     except Exception as error:  # somebody else's code

@@ -35,7 +35,6 @@ Usage = Mapping[str, Mapping[str, float]]
 
 Live = Callable[[str, Any, Mapping[str, Any] | None], None]
 """Announces a live event at once: its type, data and details."""
-"""How the journal tells the engine of something worth an event: its type and its details."""
 
 _PREVIEW = 200
 

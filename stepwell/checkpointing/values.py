@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import is_
@@ -35,7 +35,7 @@ from stepwell.checkpointing.codec import (
     locate,
 )
 from stepwell.checkpointing.registry import TypeEntry, TypeRegistry
-from stepwell.errors import CheckpointDamaged, LimitExceeded, Undecodable
+from stepwell.errors import CheckpointDamaged, LimitExceeded, StepwellError, Undecodable
 
 BLOCK = 8
 """Items per block of a long list or dict, and blocks per block of blocks: a root holds less than one of each level."""
@@ -70,6 +70,37 @@ class Node(NamedTuple):
     digest: bytes
 
 
+class NodeLines(NamedTuple):
+    """Nodes as a storage reads many of them at once: a line for the text of each."""
+
+    ids: Sequence[int]
+    refs: Sequence[tuple[int, ...]]
+    digests: Sequence[bytes]
+    raw: bytes
+    text: str
+    """The same as `raw`."""
+    wanted: Container[int]
+    """The others are there because it was cheaper to read them than not to."""
+
+    def cut(self) -> Iterator[tuple[int, tuple[int, ...], bytes, int, int, memoryview]]:
+        """Id, references and digest of those that are wanted, where the text begins and ends, and its bytes."""
+        text, raw, wanted = self.text, self.raw, self.wanted
+        view, is_ascii = memoryview(raw), text.isascii()
+        start = raw_start = 0
+        for node_id, refs, digest in zip(self.ids, self.refs, self.digests, strict=True):
+            end = text.find("\n", start)
+            raw_end = end if is_ascii else raw.find(b"\n", raw_start)
+            if end < 0:
+                end, raw_end = len(text), len(raw)
+            if node_id in wanted:
+                yield node_id, refs, digest, start, end, view[raw_start:raw_end]
+            start, raw_start = end + 1, raw_end + 1
+
+    def apart(self) -> Iterator[Node]:
+        for node_id, refs, digest, start, end, _ in self.cut():
+            yield Node(node_id, self.text[start:end], refs, digest)
+
+
 class Root(NamedTuple):
     """The content of one checkpoint: its text and the nodes the text refers to. The digest covers the header too."""
 
@@ -82,6 +113,13 @@ def digest_of(text: str, children: Iterable[bytes]) -> bytes:
     # Ours is always valid UTF-8; damaged text may not be, and gets a digest that does not match.
     hasher = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE)
     hasher.update(b"\0" + b"".join(children))
+    return hasher.digest()
+
+
+def _leaf_digest(text: memoryview) -> bytes:
+    """`digest_of` a text that refers to nothing."""
+    hasher = hashlib.blake2b(text, digest_size=DIGEST_SIZE)
+    hasher.update(b"\0")
     return hasher.digest()
 
 
@@ -131,11 +169,10 @@ class ValueMemory:
         self.digests[node_id] = digest
         self.by_digest[digest] = node_id
 
-    def learn(self, nodes: Collection[Node], immutable: Mapping[int, Any]) -> None:
+    def learn(self, digests: Mapping[int, bytes], immutable: Mapping[int, Any]) -> None:
         """These are stored, and these objects are what some of them stand for."""
-        known = {node.id: node.digest for node in nodes}
-        self.digests |= known
-        self.by_digest.update(zip(known.values(), known, strict=True))
+        self.digests |= digests
+        self.by_digest.update(zip(digests.values(), digests, strict=True))
         self.by_identity |= {id(value): (value, node_id) for node_id, value in immutable.items()}
 
     def retain(self, stored: set[int]) -> None:
@@ -417,34 +454,89 @@ def _image(value: Any) -> bytes | None:
 class ValueDecoder(TreeDecoder):
     """Puts a checkpoint's content together again from its root and its nodes, checking every digest.
 
-    A resumed run may have many thousands of nodes, nearly all of them leaves or blocks, so those take short ways.
+    The nodes are given first, in any order: to the constructor, or as they are read. A resumed run may have many
+    thousands of them, nearly all of them messages and blocks of messages, so those take short ways.
     """
 
     def __init__(
         self,
         registry: TypeRegistry,
-        nodes: Mapping[int, Node],
+        nodes: Mapping[int, Node] | None = None,
         *,
         strict: bool,
         path: str,
         memory: ValueMemory | None = None,
     ) -> None:
         super().__init__(registry, strict=strict, path=path)
-        self._nodes = nodes
         self._memory = memory
-        self._refs: tuple[int, ...] = ()
+        self._nodes: dict[int, Node] = {}
+        self._digests: dict[int, bytes] = {}
         self._shared: dict[int, Any] = {}
+        self._failed: dict[int, StepwellError] = {}
         self._shareable: dict[type, bool] = {}
+        self._refs: tuple[int, ...] = ()
         self._size = 0
         self._open: set[int] = set()
+        self.add((nodes or {}).values())
+
+    # --- nodes, as they are read -------------------------------------------------------------------------------------
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self._nodes[node.id] = node
+            self._digests[node.id] = node.digest
+
+    def add_lines(self, lines: NodeLines) -> None:
+        """Records are decoded right where they stand, which spares copies: memory costs more than parsing."""
+        text, scan, shared, shareable = lines.text, self._scan, self._shared, self._shareable
+        decoded = 0
+        for node_id, refs, digest, start, end, raw in lines.cut():
+            self._digests[node_id] = digest
+            if refs or not text.startswith(_RECORD, start):
+                self._nodes[node_id] = Node(node_id, text[start:end], refs, digest)
+                continue
+            if _leaf_digest(raw) != digest:
+                raise _altered(f"value {node_id}")
+            try:
+                value, stopped = scan(text, start)
+            except Exception:  # somebody else's code; what is wrong is found out below
+                value, stopped = None, -1
+            if stopped == end and end - start <= MAX_TEXT and shareable.get(type(value)):
+                shared[node_id] = value
+                decoded += end - start
+            else:
+                self._add_carefully(Node(node_id, text[start:end], (), digest))
+        self._count(decoded)
+
+    def _add_carefully(self, node: Node) -> None:
+        try:
+            value = self.decode(node.text)
+        except StepwellError as error:
+            # Told when it is used. If what refers to it is damaged, that is the error, and this may be any record.
+            self._failed[node.id] = error
+            return
+        if self._is_shareable(type(value)):
+            self._shared[node.id] = value
+            self._count(len(node.text))
+        else:
+            self._nodes[node.id] = node
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._size > MAX_CONTENT:
+            # A few nodes that each refer twice to the next would otherwise fill any memory.
+            raise LimitExceeded("content size", MAX_CONTENT, self.path)
+
+    # --- the content -------------------------------------------------------------------------------------------------
 
     def root(self, header: str, root: Root) -> Any:
         self._check(header + root.text, root.refs, root.digest, self.path)
-        self._check_nodes()
+        for node in self._nodes.values():
+            self._check(node.text, node.refs, node.digest, f"value {node.id}")
         self._refs = root.refs
         value = self.decode(root.text)
         if self._memory is not None:
-            self._memory.learn(self._nodes.values(), self._shared)
+            self._memory.learn(self._digests, self._shared)
         return value
 
     def hook(self, tree: dict[str, Any]) -> Any:
@@ -470,30 +562,26 @@ class ValueDecoder(TreeDecoder):
         """What a node stands for. It is there and it is whole: all of them were checked first."""
         if node_id in self._shared:
             return self._shared[node_id]
-        _, text, refs, _ = self._nodes[node_id]
-        self._size += len(text)
-        if self._size > MAX_CONTENT:
-            # A few nodes that each refer twice to the next would otherwise fill any memory.
-            raise LimitExceeded("content size", MAX_CONTENT, self.path)
-        outer, self._refs = self._refs, refs
-        try:
-            value = self._nested(node_id, text, refs) if refs else self.decode(text)
-        finally:
-            self._refs = outer
-        cls = type(value)
-        if self._shareable[cls] if cls in self._shareable else self._is_shareable(cls):
+        if node_id in self._failed:
+            raise self._failed[node_id]
+        node = self._nodes[node_id]
+        self._count(len(node.text))
+        outer, self._refs = self._refs, node.refs
+        value = self._nested(node) if node.refs else self.decode(node.text)
+        self._refs = outer
+        if self._is_shareable(type(value)):
             self._shared[node_id] = value
         return value
 
-    def _nested(self, node_id: int, text: str, refs: tuple[int, ...]) -> Any:
-        if node_id in self._open:
-            raise CheckpointDamaged(self.path, f"value {node_id} contains itself")
-        self._open.add(node_id)
-        try:
-            # A block of nodes says nothing but their positions; there is nothing to parse.
-            return list(map(self._value, refs)) if text == _BLOCKS.get(len(refs)) else self.decode(text)
-        finally:
-            self._open.discard(node_id)
+    def _nested(self, node: Node) -> Any:
+        if node.id in self._open:
+            raise CheckpointDamaged(self.path, f"value {node.id} contains itself")
+        self._open.add(node.id)
+        # A block of nodes says nothing but their positions; there is nothing to parse.
+        is_block = node.text == _BLOCKS.get(len(node.refs))
+        value = list(map(self._value, node.refs)) if is_block else self.decode(node.text)
+        self._open.discard(node.id)
+        return value
 
     def _recognise(self, items: list[Any], blocks: list[Any], node_ids: list[int]) -> None:
         """Remember how this list is stored, so that the run's next checkpoint need not find out again."""
@@ -526,22 +614,9 @@ class ValueDecoder(TreeDecoder):
             return {key: value for part in parts for key, value in part.items()}
         raise Undecodable(self.path, "its blocks are neither all lists nor all dicts")
 
-    def _check_nodes(self) -> None:
-        blake2b = hashlib.blake2b
-        for node_id, text, refs, digest in self._nodes.values():
-            if refs:
-                self._check(text, refs, digest, f"value {node_id}")
-                continue
-            # `digest_of`, without its calls: most nodes are leaves.
-            hasher = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE)
-            hasher.update(b"\0")
-            if hasher.digest() != digest:
-                raise _altered(f"value {node_id}")
-
     def _check(self, text: str, refs: tuple[int, ...], digest: bytes, record: str) -> None:
-        nodes = self._nodes
         try:
-            children = [nodes[ref].digest for ref in refs]
+            children = [self._digests[ref] for ref in refs]
         except KeyError as missing:
             raise CheckpointDamaged(record, f"the value {missing} it refers to is missing") from None
         if digest_of(text, children) != digest:
@@ -551,6 +626,9 @@ class ValueDecoder(TreeDecoder):
 def _altered(record: str) -> CheckpointDamaged:
     return CheckpointDamaged(record, "its content does not match its digest")
 
+
+_RECORD = f'{{"{TAG}":'
+"""How the text of a record begins. Plain data begins differently, and is decoded anew for each who refers to it."""
 
 _BLOCKS = {length: dump_tree([{TAG: place} for place in range(length)]) for length in range(1, BLOCK + 1)}
 """The text of a block whose items are all nodes of their own, by how many they are."""

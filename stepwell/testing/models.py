@@ -86,6 +86,9 @@ class ScriptedChatClient:
 
     A reply is a text, contents, a `Message`, a `ChatResponse`, an exception to raise, `Delayed(…)` or `Streamed(…)`.
     `asked` keeps every call. Leaving `async with`, or `check()`, complains about replies that nobody asked for.
+
+    A list begins again with each new client, in another process too. Calls that were recorded are not made again there,
+    so give it the replies that are still to come, or a function, which can find its place from the conversation.
     """
 
     def __init__(self, *replies: Reply | list[Reply] | Script, model: str = "scripted") -> None:
@@ -115,7 +118,7 @@ class ScriptedChatClient:
     def check(self) -> None:
         if self._left:
             raise ScriptLeftOver(
-                f"{len(self._left)} scripted replies were not asked for, the next is {self._left[0]!r}"
+                f"scripted replies that were not asked for: {len(self._left)}, the next is {self._left[0]!r}"
             )
 
     def as_agent(self, *, instructions: str | None = None, **options: Any) -> Agent:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from stepwell.checkpointing.checkpoint import WorkflowCheckpoint
+from stepwell.checkpointing.registry import known_types
 from stepwell.checkpointing.storage.file import FileCheckpointStorage
+from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
+from stepwell.checkpointing.storage.protocol import BranchPoint, RunInfo
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.errors import CheckpointDamaged, WorkflowCheckpointException
-from stepwell.testing.storage import Label, asked, call, draft, opened
+from stepwell.testing.storage import Label, asked, call, checkpoint, draft, opened
+from tests.postgres_server import server
 
 FLIPS = 600
 
@@ -226,7 +235,7 @@ def swap(one: Path, other: Path) -> None:
 COLUMNS = [
     *(
         ("checkpoints", column, "id = (SELECT max(id) FROM checkpoints)")
-        for column in ("digest", "header", "refs", "body")
+        for column in ("digest", "header", "refs", "body", "run_key", "workflow")
     ),
     *(("nodes", column, "id = (SELECT max(id) FROM nodes)") for column in ("digest", "refs", "body")),
 ]
@@ -293,12 +302,494 @@ async def test_verifying_a_database_tells_of_calls_values_and_pages(tmp_path: Pa
         assert not (await storage.verify()).ok
 
 
+# --- Postgres ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    schema = server().fresh_schema()
+    yield schema
+    server().drop(schema)
+
+
+@pytest.fixture
+async def postgres(schema: str) -> AsyncIterator[PostgresCheckpointStorage]:
+    async with PostgresCheckpointStorage(server().dsn, schema=schema) as storage:
+        yield storage
+
+
+@pytest.fixture
+def raw(schema: str) -> Iterator[psycopg.Connection[Any]]:
+    """The tables, for somebody who changes them behind the storage's back."""
+    with server().connection() as connection:
+        connection.execute(f"SET search_path TO {schema}")
+        yield connection
+
+
+async def lived(storage: Any) -> Written:
+    """A run with something in every column, a branch of it, and a run beside it."""
+    kept = await written(storage)
+    await storage.answer("r1", {"approved": [True, 3]}, run_id="run-1")
+    log = await opened(storage)
+    await log.release(state="FAILED", stopped_by="RuntimeError: no paper")
+    await written(storage, "run-2")
+    await (await opened(storage, "branch-1", branch_of=BranchPoint(kept.ids[1], "run-1"))).release()
+    return kept
+
+
+async def everything(storage: Any) -> Any:
+    """All that a program gets to see of the runs; taking them is part of it."""
+    latest = await storage.get_latest(run_id="run-1")
+    runs = [_in_any_order(run) for run in await storage.list_runs()]
+    asked_for = [await storage.decision("run-1", f"r{n}") for n in range(1, 4)]
+    resumed: list[Any] = []
+    for run_id in ("run-1", "run-2", "branch-1"):
+        log = await opened(storage, run_id)
+        assert log.info is not None
+        resumed += [sorted(log.calls, key=repr), dict(log.decisions), _in_any_order(log.info)]
+        await log.release()
+    assert latest is not None
+    return latest.checkpoint_id, latest.state, latest.pending_request_info_events, runs, asked_for, resumed
+
+
+def _in_any_order(run: RunInfo) -> RunInfo:
+    return replace(run, holder=None, pending_requests=tuple(sorted(run.pending_requests, key=repr)))
+
+
+HARMLESS = {
+    ("runs", "epoch"): "only ever grows; a holder whose epoch does not fit is refused",
+    ("runs", "sweeps"): "a log that finds another number looks again which values are left",
+    ("runs", "sweep_at"): "when it is next worth looking for unused values",
+    ("calls", "id"): "in which order calls were recorded, which replaying them does not go by",
+    ("requests", "id"): "in which order questions are shown",
+    ("holders", "lock"): "its owner seems dead: whoever takes its runs over is safe from it behind the fence",
+    ("holders", "commits"): "looked at only in the instant after a connection was lost",
+    ("holders", "holder"): "its owner seems dead, likewise",
+    ("departed", "origin"): "values of a deleted run are removed too late, or missed and told",
+    ("departed", "run_key"): "likewise",
+    ("runs", "holder"): "its owner is refused, likewise",
+    ("runs", "key"): "an index entry of its own; those who look for the run's rows find none, and tell",
+}
+"""Columns that no digest covers, and why a change of theirs alters nothing or is told all the same."""
+
+_BYTES = {
+    "bytea": ("{}", "%s::bytea"),
+    "text": ("convert_to({}, 'UTF8')", "convert_from(%s::bytea, 'UTF8')"),
+    "bigint": ("int8send({})", "('x' || encode(%s::bytea, 'hex'))::bit(64)::bigint"),
+    "boolean": ("boolsend({})", "get_byte(%s::bytea, 0)::boolean"),
+    "ARRAY": ("convert_to({}::text, 'UTF8')", "convert_from(%s::bytea, 'UTF8')::bigint[]"),
+}
+"""How a column of each kind becomes bytes, and bytes the column again."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One column of one row."""
+
+    table: str
+    column: str
+    kind: str
+    row: str
+
+    def read(self, raw: psycopg.Connection[Any]) -> bytes | None:
+        to_bytes = _BYTES[self.kind][0].format(self.column)
+        row = raw.execute(f"SELECT {to_bytes} FROM {self.table} WHERE ctid = '{self.row}'").fetchone()
+        assert row is not None
+        return row[0]  # type: ignore[no-any-return]
+
+    def with_bit_flipped(self, raw: psycopg.Connection[Any], dice: random.Random) -> bool:
+        """Change it; False if Postgres would not have such a value."""
+        good = self.read(raw)
+        if not good:
+            return False
+        bit = 0 if self.kind == "boolean" else dice.randrange(len(good) * 8)
+        from_bytes = _BYTES[self.kind][1]
+        changed = f"UPDATE {self.table} SET {self.column} = {from_bytes} WHERE ctid = '{self.row}'"
+        try:
+            raw.execute(changed, (flipped(good, bit),))
+        except (psycopg.DataError, psycopg.IntegrityError):
+            return False
+        return True
+
+
+def cells(raw: psycopg.Connection[Any], schema: str) -> list[Cell]:
+    """Every column of every row there is."""
+    columns = raw.execute(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = %s"
+        " AND data_type <> 'timestamp with time zone' AND table_name <> 'stepwell_version' ORDER BY 1, 2",
+        (schema,),
+    ).fetchall()
+    return [
+        Cell(table, column, kind, row)
+        for table, column, kind in columns
+        for (row,) in raw.execute(f"SELECT ctid::text FROM {table} ORDER BY ctid").fetchall()
+    ]
+
+
+TABLES = ("runs", "checkpoints", "nodes", "calls", "requests", "departed")
+
+
+def remember(raw: Any, tables: Sequence[str] = TABLES) -> None:
+    for table in tables:
+        raw.execute(f"CREATE TEMP TABLE kept_{table} AS SELECT * FROM {table}")
+
+
+@contextmanager
+def put_back(raw: psycopg.Connection[Any]) -> Iterator[None]:
+    """Whatever happens to the tables meanwhile, they are as they were remembered afterwards, row by row."""
+    try:
+        yield
+    finally:
+        with raw.transaction():
+            for table in TABLES:
+                raw.execute(f"DELETE FROM {table}")
+                raw.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
+
+
+@pytest.mark.parametrize("flips", [150, pytest.param(FLIPS, marks=pytest.mark.faults)])
+async def test_bits_anywhere_in_the_tables_are_each_noticed_or_change_nothing(
+    postgres: PostgresCheckpointStorage, raw: psycopg.Connection[Any], schema: str, flips: int
+) -> None:
+    dice = random.Random(5)
+    await lived(postgres)
+    before = await everything(postgres)
+    remember(raw)
+    done, untold = 0, Counter[tuple[str, str]]()
+    while done < flips:
+        cell = dice.choice(cells(raw, schema))
+        with put_back(raw):
+            if not cell.with_bit_flipped(raw, dice):
+                continue
+            done += 1
+            report = await postgres.verify()
+            try:
+                after = await everything(postgres)
+            except WorkflowCheckpointException:
+                # It was told to whoever came across it, and so it is to whoever looks for it.
+                assert not report.ok or (cell.table, cell.column) in HARMLESS, cell
+                continue
+            assert after == before or not report.ok, f"{cell} was silently altered"
+            if report.ok:
+                untold[cell.table, cell.column] += 1
+    assert untold.keys() <= HARMLESS.keys(), untold
+    assert await everything(postgres) == before
+
+
+async def test_600_bits_of_the_newest_rows_in_postgres_are_each_noticed(
+    postgres: PostgresCheckpointStorage, raw: psycopg.Connection[Any]
+) -> None:
+    dice = random.Random(6)
+    kept = await written(postgres)
+    newest = "id = (SELECT max(id) FROM {table})"
+    kinds = {
+        "digest": "bytea",
+        "workflow_key": "bytea",
+        "header": "text",
+        "refs": "ARRAY",
+        "body": "text",
+        "run_key": "bigint",
+        "seal": "bytea",
+    }
+    places = [("checkpoints", c) for c in kinds] + [("nodes", c) for c in ("digest", "refs", "body")]
+    done = 0
+    while done < FLIPS:
+        table, column = dice.choice(places)
+        where = newest.format(table=table)
+        ((row, key),) = raw.execute(f"SELECT ctid::text, id FROM {table} WHERE {where}").fetchall()
+        good = raw.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
+        assert good is not None
+        if not Cell(table, column, kinds[column], row).with_bit_flipped(raw, dice):
+            continue
+        done += 1
+        found = await looked_at(postgres)
+        assert_noticed(found, kept)
+        raw.execute(f"UPDATE {table} SET {column} = %s WHERE id = %s", (good[0], key))
+    assert (await looked_at(postgres)).state == kept.state  # type: ignore[union-attr]
+    assert (await postgres.verify()).ok
+
+
+# --- the rows of databases --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A storage in a database, and a way to change its rows behind its back."""
+
+    storage: Any
+    change: Callable[[str], object]
+
+
+def change_in(path: Path, statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.executescript(statements)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def rows(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rows]:
+    if request.param == "sqlite":
+        path = tmp_path / "runs.db"
+        async with SQLiteCheckpointStorage(path) as storage:
+            yield Rows(storage, partial(change_in, path))
+        return
+    schema = server().fresh_schema()
+    with server().connection() as raw:
+        raw.execute(f"SET search_path TO {schema}")
+        async with PostgresCheckpointStorage(server().dsn, schema=schema) as in_postgres:
+            yield Rows(in_postgres, lambda statements: raw.execute(statements.encode()))
+    server().drop(schema)
+
+
+ROW_DAMAGE = {
+    "two rows changed places": """UPDATE checkpoints SET checkpoint_id = 'between' WHERE checkpoint_id = '{one}';
+        UPDATE checkpoints SET checkpoint_id = '{one}' WHERE checkpoint_id = '{two}';
+        UPDATE checkpoints SET checkpoint_id = '{two}' WHERE checkpoint_id = 'between'""",
+    "a body of nothing": "UPDATE checkpoints SET body = '' WHERE checkpoint_id = '{two}'",
+    "a body of blanks": "UPDATE checkpoints SET body = '    ' WHERE checkpoint_id = '{two}'",
+    "a body cut short": "UPDATE checkpoints SET body = substr(body, 1, length(body) / 2) WHERE checkpoint_id = '{two}'",
+    "no row": "DELETE FROM checkpoints WHERE checkpoint_id = '{two}'",
+    "the row of another run": "UPDATE checkpoints SET run_key = run_key + 1 WHERE checkpoint_id = '{two}'",
+    "an older row behind it": "UPDATE checkpoints SET id = id + 100 WHERE checkpoint_id = '{one}'",
+    "no rows": "DELETE FROM checkpoints",
+}
+
+
+@pytest.mark.parametrize("statements", ROW_DAMAGE.values(), ids=ROW_DAMAGE.keys())
+async def test_rows_that_are_no_longer_what_was_written_are_noticed(rows: Rows, statements: str) -> None:
+    kept = await written(rows.storage)
+    rows.change(statements.format(one=kept.ids[1], two=kept.ids[2]))
+    found = await looked_at(rows.storage)
+    assert isinstance(found, CheckpointDamaged), found
+    assert kept.ids[2] in found.record
+    assert kept.ids[2] in {each.record for each in (await rows.storage.verify()).damaged}
+    with pytest.raises(CheckpointDamaged):
+        log = await opened(rows.storage)
+        await log.latest(known_types)
+
+
+RUN_DAMAGE = {
+    "state": "UPDATE runs SET state = 'COMPLETED'",
+    "usage": """UPDATE runs SET usage = '{"model": {"calls": 7}}'""",
+    "supersteps": "UPDATE runs SET supersteps = 1",
+    "sequence": "UPDATE runs SET sequence = 1",
+    "next node": "UPDATE runs SET next_node = 1",
+    "updated_at": "UPDATE runs SET updated_at = '1999-12-31'",
+    "stopped_by": "UPDATE runs SET stopped_by = 'somebody'",
+    "parent checkpoint": "UPDATE runs SET parent_checkpoint_id = 'c1'",
+    "parent run": "UPDATE runs SET parent_run_id = 'run-9'",
+    "origin": "UPDATE runs SET origin = 'run-9'",
+    "no seal": "UPDATE runs SET seal = seal || seal",
+}
+
+
+@pytest.mark.parametrize("statements", RUN_DAMAGE.values(), ids=RUN_DAMAGE.keys())
+async def test_a_run_whose_row_was_altered_is_neither_resumed_nor_listed(rows: Rows, statements: str) -> None:
+    await written(rows.storage)
+    rows.change(statements)
+    assert "run run-1" in {each.record for each in (await rows.storage.verify()).damaged}
+    for refused in (opened(rows.storage), rows.storage.list_runs(), rows.storage.cancel_run("run-1")):
+        with pytest.raises(CheckpointDamaged, match="run run-1"):
+            await refused
+    assert await rows.storage.delete_run("run-1")
+
+
+REQUEST_DAMAGE = {
+    "another answer": "UPDATE requests SET answer = '7' WHERE request_id = 'r1'",
+    "no answer": "UPDATE requests SET answer = NULL, answered_at = NULL, typed = NULL WHERE request_id = 'r1'",
+    "an answer that was checked": "UPDATE requests SET typed = NOT typed WHERE request_id = 'r1'",
+    "another question": "UPDATE requests SET shown = '{}' WHERE request_id = 'r1'",
+    "another time": "UPDATE requests SET answered_at = '1999-12-31' WHERE request_id = 'r1'",
+}
+
+
+@pytest.mark.parametrize("statements", REQUEST_DAMAGE.values(), ids=REQUEST_DAMAGE.keys())
+async def test_an_answer_that_was_altered_is_neither_delivered_nor_given_again(rows: Rows, statements: str) -> None:
+    storage = rows.storage
+    await written(storage)
+    await storage.answer("r1", 3, run_id="run-1")
+    rows.change(statements)
+    assert any("request r1" in each.record for each in (await storage.verify()).damaged)
+    for refused in (opened(storage), storage.decision("run-1", "r1"), storage.answer("r1", 3, run_id="run-1")):
+        with pytest.raises(CheckpointDamaged, match="request r1"):
+            await refused
+
+
+@pytest.mark.parametrize("table", ["requests", "calls"])
+async def test_what_was_moved_to_another_run_is_not_taken_for_its_own(rows: Rows, table: str) -> None:
+    await written(rows.storage)
+    await (await opened(rows.storage, "run-2")).release()
+    rows.change(f"UPDATE {table} SET run_key = (SELECT key FROM runs WHERE run_id = 'run-2')")
+    assert not (await rows.storage.verify()).ok
+    with pytest.raises(CheckpointDamaged, match=table.removesuffix("s")):
+        await opened(rows.storage, "run-2")
+
+
+async def test_a_damaged_run_can_be_branched_off_and_deleted(rows: Rows) -> None:
+    storage = rows.storage
+    kept = await written(storage)
+    rows.change("UPDATE runs SET state = 'IDLE'")
+    for refused in (opened(storage), storage.cancel_run("run-1"), storage.list_runs()):
+        with pytest.raises(CheckpointDamaged, match="run run-1"):
+            await refused
+    fallen_back = await storage.get_latest(run_id="run-1", fallback=True)
+    assert fallen_back is not None
+    branch = await opened(storage, "branch-1", branch_of=BranchPoint(kept.ids[2], "run-1"))
+    assert (await branch.load(kept.ids[2], known_types)).state == kept.state
+    await branch.save(draft(1, final=True))
+    assert await storage.delete_run("run-1")
+    assert (await storage.verify()).ok
+
+
+async def test_a_run_that_is_damaged_while_it_is_held_does_not_go_on(rows: Rows) -> None:
+    log = await opened(rows.storage)
+    await log.save(draft(1))
+    rows.change("UPDATE runs SET origin = 'elsewhere'")
+    with pytest.raises(CheckpointDamaged, match="run run-1"):
+        await log.save(draft(2))
+    await log.release(state="FAILED")
+    assert not (await rows.storage.verify()).ok, "giving it back has hidden the damage"
+
+
+async def test_a_checkpoint_saved_again_for_another_run_is_not_missed_in_the_first(rows: Rows) -> None:
+    storage = rows.storage
+    await storage.save(checkpoint(1, run="run-1"))
+    await storage.save(checkpoint(2, run="run-1"))
+    await storage.save(replace_run(checkpoint(2, run="run-1"), "run-2"))
+    first, second = [await storage.get_latest(run_id=run_id) for run_id in ("run-1", "run-2")]
+    assert first is not None
+    assert second is not None
+    assert (first.checkpoint_id, second.checkpoint_id) == ("c1", "c2")
+    for left in ("c1", None):
+        latest = await storage.get_latest()
+        await storage.delete(latest.checkpoint_id if latest else "")
+        newest = await storage.get_latest()
+        assert (newest.checkpoint_id if newest else None) == left
+    assert (await storage.verify()).ok
+
+
+async def test_one_checkpoint_saved_for_several_runs_at_once_ends_up_in_one_of_them(rows: Rows) -> None:
+    runs = [f"run-{number}" for number in range(8)]
+    await asyncio.gather(*(rows.storage.save(replace_run(checkpoint(1, run="run-0"), run)) for run in runs))
+    assert len(await rows.storage.list_checkpoint_ids()) == 1
+    assert (await rows.storage.verify()).ok
+
+
+def replace_run(checkpoint: WorkflowCheckpoint, run_id: str) -> WorkflowCheckpoint:
+    return WorkflowCheckpoint.from_dict({**checkpoint.to_dict(), "run_id": run_id})
+
+
+# --- any bit of a SQLite database's rows ------------------------------------------------------------------------------
+
+IN_SQLITE = ("workflows", "holders", *TABLES)
+
+HARMLESS_IN_SQLITE = {place: HARMLESS[place] for place in HARMLESS if place[1] not in ("lock", "commits")} | {
+    ("holders", "id"): "its owner seems dead: whoever takes its runs over is safe from it behind the fence",
+    ("holders", "expires"): "its owner is taken over too early or too late, likewise",
+    ("holders", "expires_here"): "likewise",
+    ("checkpoints", "id"): "no other order among those of its run; which run was saved last is told by nothing else",
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of one row of a SQLite database, which keeps any kind of value in any column."""
+
+    table: str
+    column: str
+    rowid: int
+
+    def with_bit_flipped(self, raw: sqlite3.Connection, dice: random.Random) -> bool:
+        """Change it; False if SQLite would not have such a value."""
+        where = f"FROM {self.table} WHERE rowid = {self.rowid}"
+        kind, good = raw.execute(f"SELECT typeof({self.column}), {self.column} {where}").fetchone()
+        packing = {"integer": ">q", "real": ">d"}.get(kind)
+        data = struct.pack(packing, good) if packing else good.encode() if kind == "text" else good
+        if not data:
+            return False
+        changed = flipped(data, dice.randrange(len(data) * 8))
+        value = struct.unpack(packing, changed)[0] if packing else changed
+        update = f"UPDATE {self.table} SET {self.column} = {'CAST(? AS TEXT)' if kind == 'text' else '?'}"
+        try:
+            raw.execute(f"{update} WHERE rowid = {self.rowid}", (value,))
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
+
+def fields_in(raw: sqlite3.Connection) -> list[Field]:
+    return [
+        Field(table, column, rowid)
+        for table in IN_SQLITE
+        for _, column, *_ in raw.execute(f"PRAGMA table_info({table})").fetchall()
+        for (rowid,) in raw.execute(f"SELECT rowid FROM {table}").fetchall()
+    ]
+
+
+@contextmanager
+def put_back_in_sqlite(raw: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        raw.execute("BEGIN IMMEDIATE")
+        for table in IN_SQLITE:
+            raw.execute(f"DELETE FROM {table}")
+            raw.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
+        raw.execute("COMMIT")
+
+
+def order_aside(seen: Any) -> Any:
+    """The same, whichever run was saved last."""
+    *others, runs, asked_for, resumed = seen
+    return others, sorted(runs, key=lambda run: run.run_id), asked_for, resumed
+
+
+@pytest.mark.parametrize("flips", [150, pytest.param(FLIPS, marks=pytest.mark.faults)])
+async def test_bits_anywhere_in_sqlites_tables_are_each_noticed_or_change_nothing(tmp_path: Path, flips: int) -> None:
+    dice = random.Random(7)
+    async with SQLiteCheckpointStorage(tmp_path / "runs.db") as storage:
+        await lived(storage)
+        before = await everything(storage)
+        with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as raw:
+            remember(raw, IN_SQLITE)
+            done, untold = 0, Counter[tuple[str, str]]()
+            while done < flips:
+                field = dice.choice(fields_in(raw))
+                with put_back_in_sqlite(raw):
+                    if not field.with_bit_flipped(raw, dice):
+                        continue
+                    done += 1
+                    await assert_told_or_harmless(storage, before, field, untold)
+        assert untold.keys() <= HARMLESS_IN_SQLITE.keys(), untold
+        assert await everything(storage) == before
+
+
+async def assert_told_or_harmless(
+    storage: SQLiteCheckpointStorage, before: Any, field: Field, untold: Counter[tuple[str, str]]
+) -> None:
+    place = (field.table, field.column)
+    report = await storage.verify()
+    try:
+        after = await everything(storage)
+    except WorkflowCheckpointException:
+        # It was told to whoever came across it, and so it is to whoever looks for it.
+        assert not report.ok or place in HARMLESS_IN_SQLITE, field
+        return
+    same = order_aside(after) == order_aside(before) if place == ("checkpoints", "id") else after == before
+    assert same or not report.ok, f"{field} was silently altered"
+    if report.ok:
+        untold[place] += 1
+
+
 # --- any of them ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [FileCheckpointStorage, SQLiteCheckpointStorage], ids=["file", "sqlite"])
-async def test_a_store_in_order_says_so_and_counts(tmp_path: Path, kind: Any) -> None:
-    async with kind(tmp_path / "store") as storage:
+@pytest.mark.parametrize("kind", ["file", "sqlite", "postgres"])
+async def test_a_store_in_order_says_so_and_counts(tmp_path: Path, schema: str, kind: str) -> None:
+    kinds: dict[str, Callable[[], Any]] = {
+        "file": lambda: FileCheckpointStorage(tmp_path / "store"),
+        "sqlite": lambda: SQLiteCheckpointStorage(tmp_path / "store"),
+        "postgres": lambda: PostgresCheckpointStorage(server().dsn, schema=schema),
+    }
+    async with kinds[kind]() as storage:
         assert (await storage.verify()).ok
         await written(storage)
         await written(storage, "run-2")

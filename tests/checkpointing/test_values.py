@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,12 +17,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from stepwell.checkpointing import values as values_module
 from stepwell.checkpointing.codec import MAX_DEPTH
 from stepwell.checkpointing.registry import TypeRegistry
-from stepwell.checkpointing.values import BLOCK, Node, Root, ValueDecoder, ValueEncoder, ValueMemory, digest_of
+from stepwell.checkpointing.values import (
+    BLOCK,
+    Node,
+    NodeLines,
+    Root,
+    ValueDecoder,
+    ValueEncoder,
+    ValueMemory,
+    digest_of,
+)
 from stepwell.errors import (
     CheckpointDamaged,
     LimitExceeded,
     NotSavable,
     Undecodable,
+    UnknownType,
+    WorkflowCheckpointException,
 )
 from stepwell.testing.storage import exact
 
@@ -100,8 +111,30 @@ class Store:
         return self.encoder.sealed(HEADER, text, refs)
 
     def load(self, root: Root, memory: ValueMemory | None = None) -> Any:
-        decoder = ValueDecoder(self.registry, self.nodes, strict=True, path="checkpoint c1", memory=memory)
+        """Nodes may be given one by one or as lines of one text: both ways have to come to the same."""
+        decoder = ValueDecoder(self.registry, self.nodes, strict=True, path="checkpoint c1")
+        try:
+            loaded = decoder.root(HEADER, root)["state"]
+        except WorkflowCheckpointException as error:
+            if not self._has_line_breaks:
+                with pytest.raises(type(error)):
+                    self.load_lines(root)
+            raise
+        if self._has_line_breaks:
+            return loaded
+        from_lines = self.load_lines(root, memory)
+        assert exact(from_lines) == exact(loaded)
+        return from_lines
+
+    def load_lines(self, root: Root, memory: ValueMemory | None = None) -> Any:
+        decoder = ValueDecoder(self.registry, strict=True, path="checkpoint c1", memory=memory)
+        decoder.add_lines(lines_of(self.nodes.values(), wanted=self.nodes))
         return decoder.root(HEADER, root)["state"]
+
+    @property
+    def _has_line_breaks(self) -> bool:
+        """Only what is damaged has: JSON escapes them. A storage does not read such texts as lines."""
+        return any("\n" in node.text for node in self.nodes.values())
 
     def bytes_added_by(self, state: Any) -> int:
         root = self.save(state)
@@ -112,6 +145,12 @@ class Store:
         again = Store(first_id=max(self.nodes, default=0) + 1)
         again.nodes = dict(self.nodes)
         return again, again.load(root, again.memory)
+
+
+def lines_of(nodes: Iterable[Node], *, wanted: Container[int]) -> NodeLines:
+    ids, texts, refs, digests = zip(*nodes, strict=True) if nodes else ((), (), (), ())
+    text = "\n".join(texts)
+    return NodeLines(ids, refs, digests, text.encode("utf-8", "surrogatepass"), text, wanted)
 
 
 def note(number: int) -> Note:
@@ -554,18 +593,18 @@ def flips_of(text: str) -> Iterator[str]:
 
 def flips_in(record: Any) -> Iterator[Any]:
     for text in flips_of(record.text):
-        yield dataclasses.replace(record, text=text)
+        yield record._replace(text=text)
     for index, ref in enumerate(record.refs):
         for bit in range(12):
             refs = (*record.refs[:index], ref ^ (1 << bit), *record.refs[index + 1 :])
-            yield dataclasses.replace(record, refs=refs)
+            yield record._replace(refs=refs)
     for bit in range(8 * len(record.digest)):
         flipped = (int.from_bytes(record.digest) ^ (1 << bit)).to_bytes(len(record.digest))
-        yield dataclasses.replace(record, digest=flipped)
-    yield dataclasses.replace(record, text=record.text[:-1])
-    yield dataclasses.replace(record, text="")
+        yield record._replace(digest=flipped)
+    yield record._replace(text=record.text[:-1])
+    yield record._replace(text="")
     if record.refs:
-        yield dataclasses.replace(record, refs=record.refs[:-1])
+        yield record._replace(refs=record.refs[:-1])
 
 
 def test_any_flipped_bit_of_a_root_is_noticed() -> None:
@@ -602,10 +641,43 @@ def test_damage_is_told_by_the_record_it_sits_in() -> None:
     store = Store()
     root = store.save([note(1)])
     [node] = store.nodes.values()
-    store.nodes[node.id] = dataclasses.replace(node, text=node.text.replace("x", "y", 1))
+    store.nodes[node.id] = node._replace(text=node.text.replace("x", "y", 1))
     with pytest.raises(CheckpointDamaged) as caught:
         store.load(root)
     assert caught.value.record == f"value {node.id}"
+
+
+def test_texts_of_any_script_come_back_from_lines() -> None:
+    store = Store()
+    notes = [Note(letter * 300, n) for n, letter in enumerate("aä水🙂\n\u2028")]
+    root = store.save(notes)
+    assert exact(store.load_lines(root)) == exact(notes)
+
+
+def test_lines_that_are_not_wanted_are_passed_over() -> None:
+    store = Store()
+    root = store.save([note(1), note(2)])
+    others = [Node(50, '{"$":"custom","t":"nobody knows","v":1}', (), b"not its digest"), Node(51, "{", (7,), b"")]
+    first, second = store.nodes.values()
+    decoder = ValueDecoder(store.registry, strict=True, path="checkpoint c1")
+    decoder.add_lines(lines_of([others[0], first, others[1], second], wanted=store.nodes))
+    assert decoder.root(HEADER, root)["state"] == [note(1), note(2)]
+
+
+def test_a_record_that_goes_on_in_the_next_line_is_refused() -> None:
+    first, second = '{"$":"tuple","v":[1', ",2]}"
+    store, root = store_of((first, ()), (second, ()), ('{"state":{"$":0}}', (1, 2)))
+    with pytest.raises(Undecodable):
+        store.load_lines(root)
+
+
+def test_damage_of_what_refers_to_a_record_is_told_before_what_is_wrong_with_the_record() -> None:
+    unknown = '{"$":"custom","t":"nobody knows","v":1}'
+    store, root = store_of((unknown, ()), ('{"state":{"$":0}}', (1,)))
+    with pytest.raises(UnknownType):
+        store.load_lines(root)
+    with pytest.raises(CheckpointDamaged):
+        store.load_lines(root._replace(digest=bytes(16)))
 
 
 # --- hostile stores ---------------------------------------------------------------------------------------------------

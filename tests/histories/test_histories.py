@@ -5,33 +5,64 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.histories.office import HERE, STORAGES, Letter, Question, office
+from stepwell import PostgresCheckpointStorage
+from stepwell.checkpointing.storage.postgres_schema import SCHEMA_VERSION
+from stepwell.checkpointing.storage.sqlite_schema import SCHEMA_VERSION as SQLITE_VERSION
+from tests.histories.office import HERE, Letter, Question, office, storage_at
+from tests.histories.postgres_dump import load
+from tests.postgres_server import server
 
 FORMATS = sorted(entry.name for entry in HERE.iterdir() if entry.is_dir() and entry.name[0].isdigit())
+KEPT = sorted(
+    entry.relative_to(HERE).as_posix()
+    for format in FORMATS
+    for entry in (HERE / format).iterdir()
+    if not entry.name.startswith(".")
+)
 
 
-@pytest.fixture(params=[f"{format}/{name}" for format in FORMATS for name in STORAGES])
+@pytest.fixture(params=KEPT)
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     """A copy of what was written then."""
-    kept, place = HERE / request.param, tmp_path / Path(request.param).name
-    if kept.is_dir():
-        shutil.copytree(kept, place)
-    else:
-        place.write_bytes(gzip.decompress(kept.with_name(kept.name + ".gz").read_bytes()))
-    async with STORAGES[place.name](place) as storage:
+    kept = HERE / request.param
+    async with in_postgres(kept.read_text()) if kept.suffix == ".sql" else in_files(kept, tmp_path) as storage:
         yield storage
 
 
+@asynccontextmanager
+async def in_files(kept: Path, folder: Path) -> AsyncIterator[Any]:
+    place = folder / kept.name.removesuffix(".gz")
+    if kept.is_dir():
+        shutil.copytree(kept, place)
+    else:
+        place.write_bytes(gzip.decompress(kept.read_bytes()))
+    async with storage_at(place) as storage:
+        yield storage
+
+
+@asynccontextmanager
+async def in_postgres(text: str) -> AsyncIterator[Any]:
+    schema = server().fresh_schema()
+    with server().connection() as connection:
+        load(connection, text, schema)
+    try:
+        async with PostgresCheckpointStorage(server().dsn, schema=schema) as storage:
+            yield storage
+    finally:
+        server().drop(schema)
+
+
 def test_there_is_a_history_of_each_kind() -> None:
-    assert FORMATS
-    for name in STORAGES:
-        kept = HERE / FORMATS[-1] / name
-        assert kept.exists() or kept.with_name(kept.name + ".gz").exists()
+    names = {Path(kept).name.removesuffix(".gz") for kept in KEPT}
+    assert "file" in names
+    assert names >= {f"sqlite-{version}.db" for version in range(1, SQLITE_VERSION + 1)}
+    assert names >= {f"postgres-{version}.sql" for version in range(1, SCHEMA_VERSION + 1)}
 
 
 async def test_a_run_that_was_cut_off_goes_on_and_repeats_nothing(storage: Any) -> None:

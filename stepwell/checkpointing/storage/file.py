@@ -14,94 +14,48 @@ Each write happens under the lock of its run, with the epoch checked, and in an 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import threading
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from stepwell.checkpointing.checkpoint import WorkflowCheckpoint, checked_id
 from stepwell.checkpointing.journal import CallRecord
-from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.registry import TypeRegistry, known_types
 from stepwell.checkpointing.retention import FULL_HISTORY, Retention
-from stepwell.checkpointing.storage import sqlite_jobs as jobs
 from stepwell.checkpointing.storage.file_commit import FileCommit, Reindex
 from stepwell.checkpointing.storage.file_disk import Layout, failure
 from stepwell.checkpointing.storage.file_index import IndexWrong
 from stepwell.checkpointing.storage.file_journal import read_journal
 from stepwell.checkpointing.storage.file_reading import Reader, content_of
 from stepwell.checkpointing.storage.file_record import RunRecord
-from stepwell.checkpointing.storage.forking import after_fork_in_child
-from stepwell.checkpointing.storage.protocol import Decision
-from stepwell.checkpointing.storage.recording import RecordingStorage
 from stepwell.checkpointing.storage.records import (
-    CheckpointWrite,
     OpenedRun,
     OpenRequest,
     RequestRow,
     RunRow,
     StoredCheckpoint,
 )
-from stepwell.checkpointing.storage.sqlite_jobs import Seat
+from stepwell.checkpointing.storage.seated import LEASE_SECONDS, Places, SeatedStorage, absolute
 from stepwell.checkpointing.storage.verifying import DamagedRecord
 from stepwell.checkpointing.storage.writer import GroupWriter
 from stepwell.checkpointing.values import Node, ValueMemory
-from stepwell.errors import CheckpointDamaged, CheckpointNotFound, StorageClosed, WorkflowCheckpointException
+from stepwell.errors import CheckpointDamaged, CheckpointNotFound, WorkflowCheckpointException
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
-
-LEASE_SECONDS = 30.0
 
 
 class Store:
     """What the storages for one directory in one process share: the writer thread, and what was read."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.members = 0
-        self.ready = False
         layout = Layout(path)
+        self.ready = False
         self.reader = Reader(layout)
         self.writer = GroupWriter(FileCommit(layout, self.reader), name=f"stepwell-write {path.name}")
 
 
-class _OpenStores:
-    """The stores in use by this process. Entered and left from any thread, and from destructors."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._by_path: dict[Path, Store] = {}
-
-    def enter(self, path: Path) -> Store:
-        with self._lock:
-            store = self._by_path.get(path)
-            if store is None:
-                store = self._by_path[path] = Store(path)
-            store.members += 1
-            return store
-
-    def leave(self, store: Store) -> bool:
-        """Was this the last one?"""
-        with self._lock:
-            store.members -= 1
-            last = store.members == 0
-            if last and self._by_path.get(store.path) is store:
-                del self._by_path[store.path]
-            return last
-
-
-_stores = _OpenStores()
-_storages: WeakSet[FileCheckpointStorage] = WeakSet()
-_abandoned: list[object] = []
-
-
-class FileCheckpointStorage(RecordingStorage):
+class FileCheckpointStorage(SeatedStorage[Store]):
     """Checkpoints in the directory `storage_path`, one readable JSON file each.
 
     Use it as an async context manager, or `await storage.close()`. Nothing is opened before the first call, and nothing
@@ -115,6 +69,8 @@ class FileCheckpointStorage(RecordingStorage):
     write any more.
     """
 
+    _places = Places(Store)
+
     def __init__(
         self,
         storage_path: str | os.PathLike[str],
@@ -126,59 +82,17 @@ class FileCheckpointStorage(RecordingStorage):
     ) -> None:
         # `allowed_checkpoint_types` is what programs for agent-framework pass to get their own types unpickled. It is
         # taken and not needed: the types a workflow declares are known, and nothing here can run code.
-        super().__init__(retention=retention, audit=audit)
-        self._closed = False
-        self._store: Store | None = None
-        self.storage_path = _absolute(storage_path)
-        self._seat = Seat(lease_seconds)
-        _storages.add(self)
-
-    def __repr__(self) -> str:
-        return f"FileCheckpointStorage({str(self.storage_path)!r})"
+        path = _directory(storage_path)
+        super().__init__(path, retention=retention, audit=audit, lease_seconds=lease_seconds)
 
     @property
-    def identity(self) -> object:
-        return self.storage_path
-
-    async def __aenter__(self) -> FileCheckpointStorage:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Wait for what is being written; let go of the runs, the files and the thread. Closing twice does nothing."""
-        self._closed = True
-        store, self._store = self._store, None
-        if store is None:
-            return
-        leaving = store.writer.submit(jobs.Leave(self._seat))
-        stopping = store.writer.stop() if _stores.leave(store) else None
-        try:
-            await leaving.decided()
-        except WorkflowCheckpointException as error:
-            logger.warning("%s could not be left tidily: %s", self.storage_path, error)
-        finally:
-            if stopping is not None:
-                await stopping
-
-    def __del__(self) -> None:
-        store: Store | None = getattr(self, "_store", None)
-        if store is None:
-            return
-        message = f"{self!r} was dropped open; close it, or use `async with`"
-        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-        store.writer.leave(jobs.Leave(self._seat))
-        if _stores.leave(store):
-            store.writer.stop_soon()
+    def storage_path(self) -> Path:
+        return self._path
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def _reading(self, read: Callable[..., T], *args: Any) -> T:
-        store = self._entered()
-        if not store.ready:
-            await store.writer.write(jobs.Connect())
-            store.ready = True
+        store = await self._prepared()
         loop = asyncio.get_running_loop()
 
         def attempt() -> T:
@@ -336,63 +250,10 @@ class FileCheckpointStorage(RecordingStorage):
 
         return await self._reading(read)
 
-    # --- writing -----------------------------------------------------------------------------------------------------
-
     async def _open(self, request: OpenRequest) -> OpenedRun:
-        ticket = self._entered().writer.submit(jobs.OpenRun(self._seat, request))
-        try:
-            opened: OpenedRun = await ticket.decided()
-        except asyncio.CancelledError:
-            if isinstance(ticket.outcome, OpenedRun):
-                # Nobody will ever know that the run was taken, so it must not stay taken.
-                row = ticket.outcome.row
-                await self._release(Fence(row.key, row.run_id, row.epoch), None, None)
-            raise
+        opened = await super()._open(request)
         self._entered().reader.place(opened.row.key, opened.row.run_id)
         return opened
-
-    async def _write_checkpoint(self, write: CheckpointWrite) -> None:
-        await self._entered().writer.write(jobs.SaveCheckpoint(self._seat, write))
-
-    async def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> None:
-        await self._entered().writer.write(jobs.RecordCall(self._seat, fence, row, supersedes))
-
-    async def _drop_calls(self, fence: Fence, call_ids: Sequence[str]) -> None:
-        await self._entered().writer.write(jobs.DropCalls(self._seat, fence, call_ids))
-
-    async def _release(self, fence: Fence, state: str | None, stopped_by: str | None) -> None:
-        await self._entered().writer.write(jobs.ReleaseRun(self._seat, fence, state, stopped_by))
-
-    async def _answer(self, run_id: str, decision: Decision) -> None:
-        await self._entered().writer.write(jobs.AnswerRequest(checked_id("run_id", run_id), decision))
-
-    async def _cancel(self, run_id: str) -> None:
-        await self._entered().writer.write(jobs.CancelRun(run_id))
-
-    async def _delete(self, checkpoint_id: str) -> bool:
-        deleted: bool = await self._entered().writer.write(jobs.DeleteCheckpoint(checkpoint_id))
-        return deleted
-
-    async def _delete_run(self, run_id: str) -> bool:
-        deleted: bool = await self._entered().writer.write(jobs.DeleteRun(run_id))
-        return deleted
-
-    # --- belonging ---------------------------------------------------------------------------------------------------
-
-    def _entered(self) -> Store:
-        if self._store is None:
-            if self._closed:
-                raise StorageClosed(str(self.storage_path))
-            self._store = _stores.enter(self.storage_path)
-        return self._store
-
-    def _forget_parent(self) -> None:
-        """This is a forked child. What the parent has open is the parent's."""
-        if self._store is not None:
-            # Kept for ever: to close the copies would disturb the originals.
-            _abandoned.append((self._store, self._seat))
-            self._store = None
-        self._seat = Seat(self._seat.lease_seconds)
 
 
 class _Looking:
@@ -420,22 +281,8 @@ def _in_order(records: Iterable[RunRecord]) -> list[StoredCheckpoint]:
     return [saved.stored(key) for _, key, saved in sorted(found, key=lambda each: each[:2])]
 
 
-def _absolute(path: str | os.PathLike[str]) -> Path:
+def _directory(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if not text:
         raise ValueError("the path of a directory is needed; to keep nothing, use InMemoryCheckpointStorage()")
-    if Path(text).is_absolute():
-        return Path(text)
-    # Now, and not when it is first used: the current directory may be another one by then.
-    return Path(os.fsdecode(os.getcwdb()), text)  # noqa: PTH109 - blockbuster takes Path.cwd() for a blocking call
-
-
-def _start_afresh() -> None:
-    global _stores
-    _abandoned.append(_stores)
-    _stores = _OpenStores()
-    for storage in list(_storages):
-        storage._forget_parent()
-
-
-after_fork_in_child(_start_afresh)
+    return absolute(text)

@@ -95,10 +95,10 @@ class HolderLocks:
     def sweep(self, known: Container[str]) -> None:
         """Remove the files of holders that are dead and that no record names any more."""
         with suppress(FileNotFoundError):
-            for path in self._folder.glob(f"*{_SUFFIX}"):
-                instance = path.name.removesuffix(_SUFFIX)
-                if instance not in known and not self.is_held(instance):
-                    path.unlink(missing_ok=True)
+            for name in os.listdir(self._folder):  # noqa: PTH208 - a tenth of the time of `Path.glob`
+                instance = name.removesuffix(_SUFFIX)
+                if name.endswith(_SUFFIX) and instance not in known and not self.is_held(instance):
+                    (self._folder / name).unlink(missing_ok=True)
 
     def _path(self, instance: str) -> Path:
         if not instance.isalnum():

@@ -59,45 +59,55 @@ class Bulk:
 
 _FENCED = "runs.key = v.column1 AND runs.epoch = v.column2 AND runs.holder = v.column3"
 _SAVED = """state = v.column5, sequence = v.column6, supersteps = v.column7, usage = v.column8, updated_at = v.column9,
-    next_node = max(next_node, v.column10), stopped_by = NULL"""
+    next_node = v.column10, newest = v.column11, seal = v.column12, stopped_by = NULL"""
+_AS_IT_WAS = """runs.sweeps = v.column4 AND runs.run_id = v.column13 AND runs.workflow = v.column14
+    AND runs.origin = v.column15 AND runs.parent_checkpoint_id IS v.column16 AND runs.parent_run_id IS v.column17"""
 _SAVED_ONE = """state = ?5, sequence = ?6, supersteps = ?7, usage = ?8, updated_at = ?9,
-    next_node = max(next_node, ?10), stopped_by = NULL WHERE key = ?1 AND epoch = ?2 AND holder = ?3 AND sweeps = ?4"""
+    next_node = ?10, newest = ?11, seal = ?12, stopped_by = NULL
+    WHERE key = ?1 AND epoch = ?2 AND holder = ?3 AND sweeps = ?4 AND run_id = ?13 AND workflow = ?14 AND origin = ?15
+    AND parent_checkpoint_id IS ?16 AND parent_run_id IS ?17"""
 
 ADVANCE_RUNS = Bulk(
-    f"UPDATE runs SET {_SAVED} FROM ({{rows}}) AS v WHERE {_FENCED} AND runs.sweeps = v.column4",
-    columns=10,
+    f"UPDATE runs SET {_SAVED} FROM ({{rows}}) AS v WHERE {_FENCED} AND {_AS_IT_WAS}",
+    columns=17,
     single=f"UPDATE runs SET {_SAVED_ONE}",
 )
-"""key, epoch, holder, sweeps · state, sequence, supersteps, usage, updated_at, next node
+"""key, epoch, holder, sweeps · state, sequence, supersteps, usage, updated_at, next node, newest, seal ·
+run_id, workflow, origin, parent_checkpoint_id, parent_run_id
 
-It changes fewer rows than it was given if a fence failed.
+It changes fewer rows than it was given if a fence failed, or a row is no longer that of the run. All other columns that
+are sealed get new values, so it does not matter what was in them.
 """
 
 FINISH_RUNS = Bulk(
-    f"UPDATE runs SET holder = NULL, {_SAVED} FROM ({{rows}}) AS v WHERE {_FENCED} AND runs.sweeps = v.column4",
-    columns=10,
+    f"UPDATE runs SET holder = NULL, {_SAVED} FROM ({{rows}}) AS v WHERE {_FENCED} AND {_AS_IT_WAS}",
+    columns=17,
     single=f"UPDATE runs SET holder = NULL, {_SAVED_ONE}",
 )
 """The same, and the lease is given back."""
 
 RELEASE_RUNS = Bulk(
     f"""UPDATE runs SET holder = NULL, state = coalesce(v.column4, state),
-            stopped_by = coalesce(CAST(v.column5 AS TEXT), stopped_by)
+            stopped_by = coalesce(CAST(v.column5 AS TEXT), stopped_by), seal = coalesce(v.column6, seal)
         FROM ({{rows}}) AS v WHERE {_FENCED}""",
-    columns=5,
+    columns=6,
 )
-"""key, epoch, holder · state, stopped_by"""
+"""key, epoch, holder · state, stopped_by, seal"""
 
 CREATE_RUNS = Bulk(
     """INSERT INTO runs
-        (run_id, workflow, origin, epoch, holder, state, updated_at, parent_checkpoint_id, parent_run_id) {rows}""",
-    columns=9,
+        (run_id, workflow, origin, epoch, holder, state, updated_at, parent_checkpoint_id, parent_run_id, seal)
+        {rows}""",
+    columns=10,
 )
 
 INSERT_CHECKPOINTS = Bulk(
     "INSERT OR REPLACE INTO checkpoints (checkpoint_id, run_key, workflow, digest, header, refs, body) {rows}",
     columns=7,
 )
+
+RUNS_OF_CHECKPOINTS = """SELECT json_group_array(json_array(checkpoint_id, run_key)) FROM checkpoints
+    WHERE checkpoint_id IN (SELECT value FROM json_each(?))"""
 
 INSERT_NODES = Bulk("INSERT INTO nodes (id, digest, refs, body) {rows}", columns=4)
 
@@ -122,8 +132,8 @@ It changes fewer rows than it was given if a fence failed.
 
 INSERT_REQUESTS = Bulk(
     """INSERT OR IGNORE INTO requests
-        (run_key, request_id, source, request_type, response_type, asked_at, deadline, shown)
+        (run_key, request_id, source, request_type, response_type, asked_at, deadline, shown, seal)
         SELECT column1, CAST(column2 AS TEXT), CAST(column3 AS TEXT), CAST(column4 AS TEXT), CAST(column5 AS TEXT),
-            column6, column7, CAST(column8 AS TEXT) FROM ({rows})""",
-    columns=8,
+            column6, column7, CAST(column8 AS TEXT), column9 FROM ({rows})""",
+    columns=9,
 )

@@ -10,6 +10,7 @@ from stepwell.checkpointing.lease import Fence, Holder
 from stepwell.checkpointing.storage.liveness import HolderLock
 from stepwell.checkpointing.storage.protocol import Decision
 from stepwell.checkpointing.storage.records import CheckpointWrite, OpenRequest
+from stepwell.checkpointing.storage.sqlite_seals import RunSeal
 
 
 @dataclass(slots=True)
@@ -19,6 +20,8 @@ class HeldRun:
     workflow: int
     sweep_at: int
     has_calls: bool
+    seal: RunSeal | None = None
+    """None for storages that seal otherwise."""
 
 
 @dataclass(slots=True, eq=False)

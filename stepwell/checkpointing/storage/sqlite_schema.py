@@ -9,6 +9,8 @@
     calls        the journal
     requests     questions to people and their answers
 
+What of a row has no digest of its own has a seal (see `sqlite_seals.py`).
+
 Large columns come last, so that reading the small ones of a row never touches its overflow pages. There is no WITHOUT
 ROWID: with bodies of a kilobyte it triples the file.
 """
@@ -22,16 +24,19 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from stepwell.checkpointing.storage.sqlite_sealing import seal_everything
 from stepwell.errors import CheckpointDamaged, FormatTooNew, StorageError, WorkflowCheckpointException
 
 APPLICATION_ID = 0x53746570
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 BUSY_SECONDS = 20.0
 """How long another process may keep the database locked before a write gives up."""
 
 _CHECKPOINT_PAGES = 1000
 """WAL pages after which they are copied into the database: a log that is soon used again beats one that grows."""
+
+_READ_CACHE_KIB = 256
 
 _OLDEST_SQLITE = (3, 35, 0)
 
@@ -102,8 +107,14 @@ _TABLES = (
         UNIQUE (run_key, request_id))""",
     "CREATE INDEX requests_named ON requests (request_id)",
     f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+_SEALS = (
+    "ALTER TABLE runs ADD COLUMN newest TEXT",
+    "ALTER TABLE runs ADD COLUMN seal BLOB",
+    "ALTER TABLE requests ADD COLUMN seal BLOB",
+)
+"""What the second version has more than the first."""
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
@@ -113,7 +124,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     _create_file(path)
     connection = _connect(path)
     try:
-        is_new = _check_owner(connection, path) == 0
+        version = _check_owner(connection, path)
         _switch_to_wal(connection)
         for pragma in (
             "synchronous = FULL",
@@ -122,8 +133,8 @@ def connect_writer(path: Path) -> sqlite3.Connection:
             "temp_store = MEMORY",
         ):
             connection.execute(f"PRAGMA {pragma}")
-        if is_new:
-            _create_tables(connection, path)
+        if version < SCHEMA_VERSION:
+            _bring_up_to_date(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -134,6 +145,8 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     """A connection that can't write. Any one thread at a time may use it."""
     connection = _connect(path)
     connection.execute("PRAGMA query_only = ON")
+    # What is read is read once and in order; pages that stay would only have to be found room for.
+    connection.execute(f"PRAGMA cache_size = {-_READ_CACHE_KIB}")
     return connection
 
 
@@ -261,13 +274,20 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
         return
 
 
-def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables, or add to those of an earlier version what they lack, all at once.
+
+    Whoever reads has the writer connect first, so nobody ever reads tables of an earlier version.
+    """
     connection.execute("BEGIN EXCLUSIVE")
     try:
         # Looked at again under the lock: somebody else may have been faster.
-        if _check_owner(connection, path) == 0:
-            for statement in _TABLES:
-                connection.execute(statement)
+        version = _check_owner(connection, path)
+        for statement in (*(_TABLES if version < 1 else ()), *(_SEALS if version < 2 else ())):
+            connection.execute(statement)
+        if version == 1:
+            seal_everything(connection)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -24,7 +24,7 @@ class Seats:
         self._database = database
         self._taken: list[Seat] = []
         self._due = 0.0
-        """When those who hold runs have to be heard of again, on this process's clock."""
+        """When those who hold runs have to be heard of again, on this process's clock. Means nothing if nobody does."""
 
     @cached_property
     def _locks(self) -> HolderLocks:
@@ -33,7 +33,7 @@ class Seats:
         return HolderLocks(real.with_name(real.name + ".holders"))
 
     def take(self, connection: sqlite3.Connection, seat: Seat) -> None:
-        """Become a holder: an OS lock first, then a row that names it."""
+        """Become a holder: an OS lock first, then a row that names it. If either fails, the seat has to be left."""
         self._bury_the_dead(connection)
         seat.holder = Holder.here()
         seat.lock = self._locks.take(seat.holder.instance)
@@ -43,7 +43,7 @@ class Seats:
             (str(seat.holder), lease.expires, lease.expires_here),
         ).lastrowid
         self._taken.append(seat)
-        self._due = min(self._due, time.monotonic() + seat.lease_seconds / 3)
+        self._heard_of(seat)
 
     def announce(self, connection: sqlite3.Connection, seat: Seat) -> None:
         """One who held nothing is about to: it was silent since it last did, and may have been taken for dead."""
@@ -52,6 +52,12 @@ class Seats:
             "INSERT OR REPLACE INTO holders (id, holder, expires, expires_here) VALUES (?, ?, ?, ?)",
             (seat.holder_id, str(seat.holder), lease.expires, lease.expires_here),
         )
+        self._heard_of(seat)
+
+    def _heard_of(self, seat: Seat) -> None:
+        """The row of one who holds nothing yet is fresh."""
+        due = time.monotonic() + seat.lease_seconds / 3
+        self._due = due if self.pause() is None else min(self._due, due)
 
     def tidy(self, connection: sqlite3.Connection, seat: Seat) -> None:
         """Remove the row of one who leaves; if it still holds runs, the row says whose they were."""

@@ -21,7 +21,6 @@ from stepwell.checkpointing.storage.records import (
     OpenRequest,
     RunRow,
     StaleMemory,
-    call_digest,
     call_text,
 )
 from stepwell.checkpointing.storage.sqlite_jobs import (
@@ -43,9 +42,10 @@ from stepwell.checkpointing.storage.sqlite_jobs import (
 )
 from stepwell.checkpointing.storage.sqlite_reading import StoredRun, packed
 from stepwell.checkpointing.storage.sqlite_schema import torn
+from stepwell.checkpointing.storage.sqlite_seals import RunSeal, owned_call_digest, request_seal, run_seal
 from stepwell.checkpointing.storage.sqlite_seats import Seats
 from stepwell.checkpointing.storage.sqlite_sweep import SPARED_NODES, sweep
-from stepwell.errors import AlreadyAnswered, CheckpointDamaged, RunBusy, RunTakenOver, UnknownRequest, UnknownRun
+from stepwell.errors import AlreadyAnswered, CheckpointDamaged, RunTakenOver, UnknownRequest, UnknownRun
 
 
 class Contested(Exception):
@@ -54,16 +54,31 @@ class Contested(Exception):
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction under way, and what is to be remembered once it is committed."""
+    """A transaction under way, what is to be remembered once it is committed, and what to do if it is undone."""
 
     connection: sqlite3.Connection
     effects: list[Callable[[], object]] = field(default_factory=list)
+    regrets: list[Callable[[], object]] = field(default_factory=list)
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         return self.connection.execute(statement, values)
 
     def then(self, effect: Callable[[], object]) -> None:
         self.effects.append(effect)
+
+    def otherwise(self, regret: Callable[[], object]) -> None:
+        self.regrets.append(regret)
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        return len(self.effects), len(self.regrets)
+
+    def undo(self, mark: tuple[int, int] = (0, 0)) -> None:
+        """What was done since the mark does not count; the database is the caller's business."""
+        effects, regrets = mark
+        del self.effects[effects:]
+        while len(self.regrets) > regrets:
+            self.regrets.pop()()
 
 
 class Work:
@@ -103,7 +118,7 @@ class Work:
 
     def _open(self, transaction: Transaction, jobs: Sequence[OpenRun]) -> list[OpenedRun | Exception]:
         for seat in {job.seat for job in jobs if not job.seat.held}:
-            self._seats.announce(transaction.connection, seat)
+            self._sit(transaction, seat)
         known = reading.runs_with_ids(transaction.connection, [job.run_id for job in jobs])
         new = [job for job in jobs if job.run_id not in known and job.request.create]
         opened: dict[str, OpenedRun | Exception] = dict(self._create(transaction, new)) if new else {}
@@ -112,6 +127,14 @@ class Work:
                 opened[job.run_id] = self._take(transaction, job, known[job.run_id])
         return [opened.get(job.run_id) or KeyError(job.run_id) for job in jobs]
 
+    def _sit(self, transaction: Transaction, seat: Seat) -> None:
+        if seat.holder_id is not None:
+            self._seats.announce(transaction.connection, seat)
+            return
+        # The row that names it would be gone; another process might get the same id.
+        transaction.otherwise(partial(self._seats.leave, seat))
+        self._seats.take(transaction.connection, seat)
+
     def _create(self, transaction: Transaction, jobs: Sequence[OpenRun]) -> Iterator[tuple[str, OpenedRun]]:
         created_at = now()
         rows = [self._new_row(transaction, job, created_at) for job in jobs]
@@ -119,9 +142,9 @@ class Work:
         (last_key,) = transaction.execute("SELECT last_insert_rowid()").fetchone()
         # One statement numbers its rows one after the other.
         for key, job, (values, run) in zip(range(last_key - len(jobs) + 1, last_key + 1), jobs, rows, strict=True):
-            self._hold(
-                transaction, job.seat, key, HeldRun(workflow=values[1], sweep_at=_first_sweep(key), has_calls=False)
-            )
+            workflow = values[1]
+            held = HeldRun(workflow, _first_sweep(key), has_calls=False, seal=RunSeal(run, workflow, next_node=0))
+            self._hold(transaction, job.seat, key, held)
             row = replace(run, key=key)
             yield job.run_id, OpenedRun(row=row, created=True, next_node=key * NODES_PER_RUN + 1, latest=None)
 
@@ -140,8 +163,8 @@ class Work:
             parent_run_id=parent.run_id if parent else None,
         )
         workflow = self._workflow(transaction, row.workflow_name)
-        parents = (row.parent_checkpoint_id, row.parent_run_id)
-        return (row.run_id, workflow, row.origin, row.epoch, job.seat.holder_id, row.state, at, *parents), row
+        rest = (row.parent_checkpoint_id, row.parent_run_id, run_seal(row, next_node=0, newest=None))
+        return (row.run_id, workflow, row.origin, row.epoch, job.seat.holder_id, row.state, at, *rest), row
 
     def _origin(self, transaction: Transaction, request: OpenRequest) -> str:
         if request.branch_of is None:
@@ -162,28 +185,35 @@ class Work:
             self._workflows[name] = known
         return known
 
-    def _take(self, transaction: Transaction, job: OpenRun, run: StoredRun) -> OpenedRun | RunBusy:
+    def _take(self, transaction: Transaction, job: OpenRun, run: StoredRun) -> OpenedRun | Exception:
         seat, key = job.seat, run.row.key
         left_over = job.request.reclaim and run.holder_id is not None and run.holder_id == seat.holder_id
         if not left_over and (busy := self._seats.busy(run)) is not None:
             return busy  # nothing was written for it, so nothing has to be undone
+        latest = reading.latest_of_run(transaction.connection, key)
+        damage = run.lost(latest and latest.checkpoint_id) if run.whole else run.damage()
+        if damage is not None:
+            return damage
         transaction.execute("UPDATE runs SET epoch = epoch + 1, holder = ? WHERE key = ?", (seat.holder_id, key))
         opened = OpenedRun(
             row=replace(run.row, epoch=run.row.epoch + 1, holder=str(seat.holder)),
             created=False,
             next_node=max(run.next_node, key * NODES_PER_RUN + 1),
-            latest=reading.latest_of_run(transaction.connection, key),
+            latest=latest,
             calls=reading.calls_of_run(transaction.connection, key),
             requests=reading.requests_of_run(transaction.connection, key),
         )
         sweep_at = run.sweep_at or _first_sweep(key)
-        self._hold(transaction, seat, key, HeldRun(run.workflow, sweep_at, has_calls=bool(opened.calls)))
+        seal = RunSeal(run.row, run.workflow, run.next_node)
+        self._hold(transaction, seat, key, HeldRun(run.workflow, sweep_at, has_calls=bool(opened.calls), seal=seal))
         return opened
 
     def _hold(self, transaction: Transaction, seat: Seat, key: int, held: HeldRun) -> None:
         transaction.then(partial(seat.held.__setitem__, key, held))
 
     def _release(self, transaction: Transaction, jobs: Sequence[ReleaseRun]) -> list[None]:
+        changed = [job.fence.run_key for job in jobs if job.state or job.stopped_by]
+        runs = reading.runs_with_keys(transaction.connection, changed) if changed else {}
         rows = [
             (
                 job.fence.run_key,
@@ -191,6 +221,7 @@ class Work:
                 job.seat.holder_id,
                 job.state or None,
                 torn(job.stopped_by) if job.stopped_by else None,
+                _seal_of_released(job, runs.get(job.fence.run_key)),
             )
             for job in jobs
         ]
@@ -218,6 +249,8 @@ class Work:
         run = reading.run_with_key(transaction.connection, job.fence.run_key)
         if run is None:
             return RunTakenOver(job.run_id, "nobody: it was deleted")
+        if not run.whole:
+            return run.damage()
         if run.row.epoch == job.fence.epoch and run.holder_id is not None and run.holder_id == job.seat.holder_id:
             return StaleMemory()
         if run.row.holder is None:
@@ -228,7 +261,7 @@ class Work:
 
     def _save(self, transaction: Transaction, jobs: Sequence[SaveCheckpoint]) -> list[None]:
         held = self._held(transaction, jobs)
-        self._advance(transaction, jobs)
+        self._advance(transaction, jobs, held)
         writes = [job.write for job in jobs]
         for write in writes:
             for decision in write.decisions:
@@ -241,15 +274,43 @@ class Work:
             for node in write.nodes
         ]
         bulk.INSERT_NODES.run(transaction.connection, nodes)
+        self._take_from_others(transaction, writes)
         bulk.INSERT_CHECKPOINTS.run(transaction.connection, list(map(_checkpoint_row, writes, held)))
         bulk.INSERT_REQUESTS.run(transaction.connection, _request_rows(writes))
         self._forget_calls(transaction, writes, held)
         self._prune(transaction, writes, held)
         return [None] * len(jobs)
 
-    def _advance(self, transaction: Transaction, jobs: Sequence[SaveCheckpoint]) -> None:
-        going_on = [_run_row(job) for job in jobs if not job.write.final]
-        finished = [_run_row(job) for job in jobs if job.write.final]
+    def _take_from_others(self, transaction: Transaction, writes: Sequence[CheckpointWrite]) -> None:
+        """A checkpoint that is saved again may have been another run's newest so far."""
+        # Only an id that somebody has chosen can be one that another run has already.
+        chosen = {write.stored.checkpoint_id: write.fence.run_key for write in writes if not write.forget_calls}
+        if not chosen:
+            return
+        if len(chosen) < sum(not write.forget_calls for write in writes):
+            raise Contested  # two runs save the same one: one after the other
+        (text,) = transaction.execute(bulk.RUNS_OF_CHECKPOINTS, (json.dumps(list(chosen)),)).fetchone()
+        for checkpoint_id, run_key in json.loads(text):
+            if run_key != chosen[checkpoint_id]:
+                self._lose_newest(transaction, run_key, checkpoint_id)
+
+    def _lose_newest(self, transaction: Transaction, run_key: int, checkpoint_id: str) -> None:
+        """A checkpoint is about to go, to another run or altogether: its run ends with the one before it."""
+        run = reading.run_with_key(transaction.connection, run_key)
+        if run is None or run.newest != checkpoint_id:
+            return
+        found = transaction.execute(
+            "SELECT checkpoint_id FROM checkpoints WHERE run_key = ? AND checkpoint_id <> ? ORDER BY id DESC LIMIT 1",
+            (run_key, checkpoint_id),
+        ).fetchone()
+        newest = found[0] if found else None
+        # A seal that was broken stays so.
+        seal = run_seal(run.row, run.next_node, newest) if run.whole else run.seal
+        transaction.execute("UPDATE runs SET newest = ?, seal = ? WHERE key = ?", (newest, seal, run_key))
+
+    def _advance(self, transaction: Transaction, jobs: Sequence[SaveCheckpoint], held: Sequence[HeldRun]) -> None:
+        going_on = [_run_row(job, run) for job, run in zip(jobs, held, strict=True) if not job.write.final]
+        finished = [_run_row(job, run) for job, run in zip(jobs, held, strict=True) if job.write.final]
         changed = bulk.ADVANCE_RUNS.run(transaction.connection, going_on) + bulk.FINISH_RUNS.run(
             transaction.connection, finished
         )
@@ -295,6 +356,7 @@ class Work:
         run = reading.run_with_key(transaction.connection, found[0])
         if run is None:
             raise CheckpointDamaged(job.checkpoint_id, "the run it belongs to is missing")
+        self._lose_newest(transaction, found[0], job.checkpoint_id)
         transaction.execute("DELETE FROM checkpoints WHERE checkpoint_id = ?", (job.checkpoint_id,))
         left = transaction.execute("SELECT 1 FROM checkpoints WHERE run_key = ? LIMIT 1", found).fetchone()
         if left is None and run.row.state == SAVED_BY_HAND and run.row.holder is None:
@@ -338,13 +400,15 @@ class Work:
         self._decide(transaction, found[0], job.run_id, job.decision)
 
     def _decide(self, transaction: Transaction, run_key: int, run_id: str, decision: Decision) -> None:
+        asked = reading.request_of_run(transaction.connection, run_key, decision.request_id)
         changed = transaction.execute(
-            """UPDATE requests SET answer = ?, answered_at = ?, typed = ?
+            """UPDATE requests SET answer = ?, answered_at = ?, typed = ?, seal = ?
                 WHERE run_key = ? AND request_id = CAST(? AS TEXT) AND (answer IS NULL OR (? AND NOT typed))""",
             (
                 decision.value,
                 decision.answered_at,
                 decision.typed,
+                None if asked is None else request_seal(run_id, asked.summary, decision),
                 run_key,
                 torn(decision.request_id),
                 decision.replaces_unusable,
@@ -355,9 +419,13 @@ class Work:
 
     def _deliver(self, transaction: Transaction, run_key: int, request_id: str) -> None:
         """An answer recorded without the program has reached it, and passed its check."""
+        asked = reading.request_of_run(transaction.connection, run_key, request_id)
+        if asked is None or asked.decision is None:
+            return
+        seal = request_seal(asked.run_id, asked.summary, replace(asked.decision, typed=True))
         transaction.execute(
-            "UPDATE requests SET typed = 1 WHERE run_key = ? AND request_id = CAST(? AS TEXT) AND answer IS NOT NULL",
-            (run_key, torn(request_id)),
+            "UPDATE requests SET typed = 1, seal = ? WHERE run_key = ? AND request_id = CAST(? AS TEXT)",
+            (seal, run_key, torn(request_id)),
         )
 
     def _second_answer(self, transaction: Transaction, run_key: int, run_id: str, request_id: str) -> Exception:
@@ -381,10 +449,12 @@ class Work:
         run = self._held_by_nobody(transaction, job.run_id)
         if run is None:
             raise UnknownRun(job.run_id, "list_runs() shows the runs there are")
+        if not run.whole:
+            raise run.damage()
+        cancelled = replace(run.row, state="CANCELLED", stopped_by="cancel_run")
         transaction.execute(
-            """UPDATE runs SET state = 'CANCELLED', stopped_by = 'cancel_run', epoch = epoch + 1, holder = NULL
-                WHERE key = ?""",
-            (run.row.key,),
+            "UPDATE runs SET state = ?, stopped_by = ?, seal = ?, epoch = epoch + 1, holder = NULL WHERE key = ?",
+            (cancelled.state, cancelled.stopped_by, run_seal(cancelled, run.next_node, run.newest), run.row.key),
         )
 
     def _delete_run(self, transaction: Transaction, job: DeleteRun) -> bool:
@@ -405,15 +475,29 @@ class Work:
             transaction.execute(statement, (key,))
         # Branches may still refer to its nodes; the sweep forgets it if they do not.
         transaction.execute("INSERT INTO departed (run_key, origin) VALUES (?, ?)", (key, origin))
-        sweep(transaction.connection, origin)
+        if run.whole:
+            sweep(transaction.connection, origin)
+        # Otherwise its origin may be another family's, whose sweep would take from its branches what they need.
 
 
 def _first_sweep(run_key: int) -> int:
     return run_key * NODES_PER_RUN + SPARED_NODES
 
 
-def _run_row(job: SaveCheckpoint) -> tuple[Any, ...]:
-    write = job.write
+def _seal_of_released(job: ReleaseRun, run: StoredRun | None) -> bytes | None:
+    """None if nothing that is sealed changes, or the seal was broken: giving a run back must not hide that."""
+    if run is None or not run.whole:
+        return None
+    row = replace(run.row, state=job.state or run.row.state, stopped_by=job.stopped_by or run.row.stopped_by)
+    return run_seal(row, run.next_node, run.newest)
+
+
+def _run_row(job: SaveCheckpoint, held: HeldRun) -> tuple[Any, ...]:
+    write, seal = job.write, held.seal
+    assert seal is not None
+    if write.nodes:
+        seal.next_node = max(seal.next_node, write.nodes[-1].id + 1)
+    newest = write.stored.checkpoint_id
     return (
         write.fence.run_key,
         write.fence.epoch,
@@ -424,7 +508,10 @@ def _run_row(job: SaveCheckpoint) -> tuple[Any, ...]:
         write.supersteps,
         write.usage,
         write.updated_at,
-        write.nodes[-1].id + 1 if write.nodes else 0,
+        seal.next_node,
+        newest,
+        seal.of(write.sequence, write.supersteps, write.state, write.updated_at, write.usage, newest),
+        *seal.constant,
     )
 
 
@@ -452,6 +539,7 @@ def _request_rows(writes: Sequence[CheckpointWrite]) -> list[tuple[Any, ...]]:
             asked.asked_at,
             asked.deadline,
             torn(asked.shown),
+            request_seal(write.fence.run_id, asked, None),
         )
         for write in writes
         for asked in write.requests
@@ -460,4 +548,5 @@ def _request_rows(writes: Sequence[CheckpointWrite]) -> list[tuple[Any, ...]]:
 
 def _call_row(job: RecordCall) -> tuple[Any, ...]:
     text = call_text(job.row)
-    return job.fence.run_key, job.fence.epoch, job.seat.holder_id, torn(job.row.call_id), call_digest(text), text
+    digest = owned_call_digest(job.run_id, text)
+    return job.fence.run_key, job.fence.epoch, job.seat.holder_id, torn(job.row.call_id), digest, text
