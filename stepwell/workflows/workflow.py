@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from stepwell.checkpointing.journal import OnDivergence
 from stepwell.checkpointing.storage.plain import run_storage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage
+from stepwell.checkpointing.storage.recording import DAMAGED
 from stepwell.errors import InvalidRunArguments, RunBusy
 from stepwell.workflows.context import RunKwargs
 from stepwell.workflows.deadlines import is_overdue
@@ -212,7 +213,8 @@ class Workflow:
         """Resume every interrupted run of this workflow, one after the other; for use at start-up.
 
         So are runs that wait for an answer that was recorded meanwhile, or past its deadline.
-        Runs held by a live process are left to it; those that failed or were cancelled on purpose are left alone.
+        Runs held by a live process are left to it; those that failed or were cancelled on purpose are left alone, and
+        so are damaged ones, with a warning.
         """
         where = storage or self.graph.storage
         runs = run_storage(where, self.name) if where is not None else None
@@ -220,6 +222,9 @@ class Workflow:
             raise InvalidRunArguments("recover() needs a storage; pass one or build the workflow with it")
         results: list[WorkflowRunResult] = []
         for info in await runs.list_runs(workflow_name=self.name):
+            if info.state == DAMAGED:
+                logger.warning("run %s is damaged and stays as it is: %s", info.run_id, info.stopped_by)
+                continue
             interrupted = info.state in _INTERRUPTED and info.stopped_by != "cancel_run"
             is_late = any(is_overdue(request.deadline) for request in info.pending_requests)
             if not interrupted and not info.undelivered_answers and not is_late:

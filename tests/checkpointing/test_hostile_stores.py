@@ -392,7 +392,7 @@ POSTGRES_STATEMENTS = {
         $$BEGIN RAISE 'DROP TABLE runs; --'; END$$;
         CREATE TRIGGER t BEFORE UPDATE ON runs EXECUTE FUNCTION no()""",
     "a function in place of another": """CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
-        $$SELECT NULL::timestamptz$$; ALTER TABLE holders DROP COLUMN expires""",
+        $$SELECT NULL::timestamptz$$; ALTER TABLE holders DROP COLUMN alive_until""",
     "references all over": "UPDATE nodes SET refs = ARRAY[7, -1, 9223372036854775807]",
     "references to itself": "UPDATE nodes SET refs = ARRAY[id, id]",
     "a question that is deep": f"UPDATE requests SET shown = {_DEEP}, request_type = 'os:system'",

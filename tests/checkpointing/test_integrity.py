@@ -22,6 +22,7 @@ from stepwell.checkpointing.registry import known_types
 from stepwell.checkpointing.storage.file import FileCheckpointStorage
 from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
 from stepwell.checkpointing.storage.protocol import BranchPoint, RunInfo
+from stepwell.checkpointing.storage.recording import DAMAGED
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.errors import CheckpointDamaged, WorkflowCheckpointException
 from stepwell.testing.storage import Label, asked, call, checkpoint, draft, opened
@@ -341,6 +342,9 @@ async def everything(storage: Any) -> Any:
     """All that a program gets to see of the runs; taking them is part of it."""
     latest = await storage.get_latest(run_id="run-1")
     runs = [_in_any_order(run) for run in await storage.list_runs()]
+    for run in runs:
+        if run.state == DAMAGED:
+            raise CheckpointDamaged(run.run_id, f"listed as damaged: {run.stopped_by}")
     asked_for = [await storage.decision("run-1", f"r{n}") for n in range(1, 4)]
     resumed: list[Any] = []
     for run_id in ("run-1", "run-2", "branch-1"):
@@ -582,11 +586,11 @@ RUN_DAMAGE = {
 
 
 @pytest.mark.parametrize("statements", RUN_DAMAGE.values(), ids=RUN_DAMAGE.keys())
-async def test_a_run_whose_row_was_altered_is_neither_resumed_nor_listed(rows: Rows, statements: str) -> None:
+async def test_a_run_whose_row_was_altered_is_neither_resumed_nor_cancelled(rows: Rows, statements: str) -> None:
     await written(rows.storage)
     rows.change(statements)
     assert "run run-1" in {each.record for each in (await rows.storage.verify()).damaged}
-    for refused in (opened(rows.storage), rows.storage.list_runs(), rows.storage.cancel_run("run-1")):
+    for refused in (opened(rows.storage), rows.storage.cancel_run("run-1")):
         with pytest.raises(CheckpointDamaged, match="run run-1"):
             await refused
     assert await rows.storage.delete_run("run-1")
@@ -627,7 +631,7 @@ async def test_a_damaged_run_can_be_branched_off_and_deleted(rows: Rows) -> None
     storage = rows.storage
     kept = await written(storage)
     rows.change("UPDATE runs SET state = 'IDLE'")
-    for refused in (opened(storage), storage.cancel_run("run-1"), storage.list_runs()):
+    for refused in (opened(storage), storage.cancel_run("run-1")):
         with pytest.raises(CheckpointDamaged, match="run run-1"):
             await refused
     fallen_back = await storage.get_latest(run_id="run-1", fallback=True)

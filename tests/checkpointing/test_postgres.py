@@ -463,7 +463,7 @@ async def test_a_holder_with_nothing_to_write_renews_its_lease(
 ) -> None:
     def lease() -> Any:
         with postgres.connection() as connection:
-            return connection.execute(f"SELECT max(expires) FROM {schema}.holders").fetchone()
+            return connection.execute(f"SELECT max(alive_until) FROM {schema}.holders").fetchone()
 
     async with holding(postgres, schema, lease=0.3):
         for _ in range(3):
@@ -477,7 +477,7 @@ async def test_two_storages_of_one_process_are_two_holders(
 ) -> None:
     async with PostgresCheckpointStorage(postgres.dsn, schema=schema) as other:
         await opened(storage)
-        change(postgres, schema, "UPDATE holders SET expires = now() - interval '1 day'")
+        change(postgres, schema, "UPDATE holders SET alive_until = now() - interval '1 day'")
         with pytest.raises(RunBusy, match="this process"):
             await opened(other)
         await storage.close()

@@ -30,15 +30,25 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def is_calling(case: Case, child: Child) -> bool:
-    """Has it calls under way?"""
+def calls_under_way(case: Case, child: Child) -> int:
     mine = case.account().of(child.pid)
-    return len(mine.only("start")) > len(mine.only("finish"))
+    return len(mine.only("start")) - len(mine.only("finish"))
 
 
 def frozen_in_a_call(case: Case, child: Child) -> None:
-    until(lambda: is_calling(case, child))
-    child.send(signal.SIGSTOP)
+    """Freeze it while each of its workers is in a call: then the next thing any of them does is a write."""
+
+    def frozen() -> bool:
+        if calls_under_way(case, child) < case.shape.workers:
+            return False
+        child.send(signal.SIGSTOP)
+        time.sleep(0.02)  # a signal takes its time
+        if calls_under_way(case, child) == case.shape.workers:
+            return True
+        child.send(signal.SIGCONT)
+        return False
+
+    until(frozen)
 
 
 def taken_over(case: Case) -> Child:
@@ -47,7 +57,7 @@ def taken_over(case: Case) -> Child:
     while time.monotonic() < deadline:
         child = case.start()
         while child.listen_for(0.02):
-            if is_calling(case, child):
+            if calls_under_way(case, child):
                 return child
         ending = child.ended()
         assert ending.error == "RunBusy", ending

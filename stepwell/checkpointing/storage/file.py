@@ -29,6 +29,7 @@ from stepwell.checkpointing.storage.file_index import IndexWrong
 from stepwell.checkpointing.storage.file_journal import read_journal
 from stepwell.checkpointing.storage.file_reading import Reader, content_of
 from stepwell.checkpointing.storage.file_record import RunRecord
+from stepwell.checkpointing.storage.recording import damaged_row
 from stepwell.checkpointing.storage.records import (
     OpenedRun,
     OpenRequest,
@@ -216,14 +217,14 @@ class FileCheckpointStorage(SeatedStorage[Store]):
 
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         with self._looking() as reader:
-            records = self._chosen(reader, workflow_name, None)
-            for record in records:
-                record.check()
-            chosen = sorted((each for each in records if state in (None, each.row.state)), key=_saved_at, reverse=True)
-            return [
-                (each.row, list(each.requests.values()), each.newest.checkpoint_id if each.newest else None)
-                for each in chosen
-            ]
+            listed = [_listed(reader, run_id) for run_id in reader.run_ids()]
+        chosen = [
+            (saved_at, run)
+            for saved_at, run in filter(None, listed)
+            # Whose a run is that can't be read at all, nobody can tell.
+            if workflow_name in (None, run[0].workflow_name or workflow_name) and state in (None, run[0].state)
+        ]
+        return [run for _, run in sorted(chosen, key=lambda each: each[0], reverse=True)]
 
     def _verify_runs(self, damaged: list[DamagedRecord]) -> tuple[int, int]:
         runs = calls = 0
@@ -272,8 +273,21 @@ class _Looking:
             raise failure(error, self._reader.layout.root) from error
 
 
-def _saved_at(record: RunRecord) -> int:
-    return record.newest.n if record.newest is not None else 0
+def _listed(reader: Reader, run_id: str) -> tuple[int, tuple[RunRow, list[RequestRow], str | None]] | None:
+    """When a run was last saved, and what there is to tell of it: that it is damaged, if it is."""
+    row = RunRow(key=0, run_id=run_id, workflow_name="", state="", epoch=0, holder=None, origin=run_id)
+    saved_at, newest = 0, None
+    try:
+        record = reader.run(run_id)
+        if record is None:
+            return None
+        row = record.row
+        if record.newest is not None:
+            saved_at, newest = record.newest.n, record.newest.checkpoint_id
+        record.check()
+        return saved_at, (row, list(record.requests.values()), newest)
+    except CheckpointDamaged as damage:
+        return saved_at, (damaged_row(row, damage), [], newest)
 
 
 def _in_order(records: Iterable[RunRecord]) -> list[StoredCheckpoint]:

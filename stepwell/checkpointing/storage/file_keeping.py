@@ -191,7 +191,7 @@ class Keeping:
         return True
 
     def delete_run(self, run_id: str) -> bool:
-        record = self._runs.get(run_id)
+        record = self._runs.what_is_left(run_id)
         if record is None:
             return False
         if (busy := self._seats.busy(record.row)) is not None:

@@ -63,6 +63,14 @@ class Runs:
 
     def get(self, run_id: str) -> RunRecord | None:
         """The run as it stands; the caller has its lock."""
+        record = self.what_is_left(run_id)
+        if record is not None and self._index.last_of(record.key) > record.n:
+            good = record.newest.checkpoint_id if record.newest else None
+            raise CheckpointDamaged(f"run {run_id}", "its last lines are missing", good)
+        return record
+
+    def what_is_left(self, run_id: str) -> RunRecord | None:
+        """The same, for those who want to be rid of it: its last lines may be missing."""
         record = self._read(run_id)
         if record is None:
             return None
@@ -71,9 +79,6 @@ class Runs:
             raise Moved(run_id)
         if record.last_saved is not None and not record.is_damaged:
             record = self._settled(record, record.last_saved)
-        if self._index.last_of(record.key) > record.n:
-            good = record.newest.checkpoint_id if record.newest else None
-            raise CheckpointDamaged(f"run {run_id}", "its last lines are missing", good)
         return record
 
     def _read(self, run_id: str) -> RunRecord | None:

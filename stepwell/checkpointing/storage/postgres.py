@@ -9,6 +9,7 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -20,6 +21,7 @@ from stepwell.checkpointing.storage import postgres_jobs as jobs
 from stepwell.checkpointing.storage import postgres_reading as reading
 from stepwell.checkpointing.storage import postgres_verification as verification
 from stepwell.checkpointing.storage.forking import after_fork_in_child
+from stepwell.checkpointing.storage.postgres_reading import TablesMissing
 from stepwell.checkpointing.storage.protocol import Decision
 from stepwell.checkpointing.storage.recording import RecordingStorage
 from stepwell.checkpointing.storage.records import (
@@ -41,6 +43,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+SCHEMA = "stepwell"
 LEASE_SECONDS = 30.0
 RETRY_SECONDS = 10.0
 
@@ -50,7 +53,8 @@ _abandoned: list[object] = []
 
 class PostgresCheckpointStorage(RecordingStorage):
     """Checkpoints in the Postgres database that `dsn` names, in the schema `schema`, which is created when it is first
-    used. Several applications share a database by using schemas of their own.
+    used. Several applications share a database by using schemas of their own. Tables of an earlier version are read as
+    they are, and brought up to date by the first write; programs of that version can't write from then on.
 
     Use it as an async context manager, or `await storage.close()`. Nothing is connected before the first call, and
     nothing ever blocks the event loop but the first look at the content of a checkpoint that was listed and not loaded.
@@ -69,7 +73,7 @@ class PostgresCheckpointStorage(RecordingStorage):
         self,
         dsn: str,
         *,
-        schema: str = "stepwell",
+        schema: str = SCHEMA,
         retention: Retention = FULL_HISTORY,
         audit: bool = False,
         lease_seconds: float = LEASE_SECONDS,
@@ -129,11 +133,13 @@ class PostgresCheckpointStorage(RecordingStorage):
 
     async def _reading(self, read: Callable[..., T], *args: Any) -> T:
         database = self._entered()
-        if not database.ready:
-            await database.writer.write(jobs.Connect())
-            database.ready = True
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(database.readers.threads, database.readers.call(read, *args))
+        now = partial(loop.run_in_executor, database.readers.threads, database.readers.call(read, *args))
+        try:
+            return await now()
+        except TablesMissing:
+            await database.writer.write(jobs.Connect())
+        return await now()
 
     def _load_now(self, checkpoint_id: str) -> WorkflowCheckpoint:
         return self._entered().readers.within_snapshot(super()._load_now, checkpoint_id)
@@ -228,6 +234,11 @@ class PostgresCheckpointStorage(RecordingStorage):
             _abandoned.append(self._database)
             self._database.left()
             self._database = None
+
+
+def is_there(dsn: str, *, schema: str = SCHEMA, retry_seconds: float = RETRY_SECONDS) -> bool:
+    """Has a storage ever been used there? Looking creates nothing."""
+    return _maker(dsn, schema, lease_seconds=LEASE_SECONDS, retry_seconds=retry_seconds).is_there()
 
 
 def _maker(dsn: str, schema: str, *, lease_seconds: float, retry_seconds: float) -> postgres_database.Maker:

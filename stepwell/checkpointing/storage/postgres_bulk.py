@@ -162,9 +162,9 @@ INSERT_NODES = Bulk(
 )
 
 ANNOUNCE_HOLDER = """
-    INSERT INTO holders (holder, lock, expires, commits)
+    INSERT INTO holders (holder, lock, alive_until, commits)
     VALUES (%s, %s, clock_timestamp() + %s::double precision * interval '1 second', %s)
-    ON CONFLICT (holder) DO UPDATE SET lock = excluded.lock, expires = excluded.expires"""
+    ON CONFLICT (holder) DO UPDATE SET lock = excluded.lock, alive_until = excluded.alive_until"""
 MARK_HOLDER = ANNOUNCE_HOLDER + ", commits = excluded.commits"
 """Heartbeat and mark in one: who writes, lives."""
 

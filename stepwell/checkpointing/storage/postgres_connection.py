@@ -106,6 +106,8 @@ def _configure(connection: Connection, target: Target, *, writing: bool) -> None
     connection.adapters.register_dumper(int, Int8BinaryDumper)
     settings = {
         "search_path": f"{sql.Identifier(target.schema).as_string(connection)}, pg_temp",
+        # Whoever has waited for a lock has to see what is there now, whatever the role is used to.
+        "default_transaction_isolation": "read committed",
         "lock_timeout": f"{_LOCK_SECONDS}s",
         "idle_in_transaction_session_timeout": f"{_IDLE_WRITER_SECONDS if writing else _IDLE_READER_SECONDS}s",
     }

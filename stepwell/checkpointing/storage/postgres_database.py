@@ -10,7 +10,7 @@ from stepwell.checkpointing.storage.postgres_commit import GroupCommit
 from stepwell.checkpointing.storage.postgres_connection import Target, target_of
 from stepwell.checkpointing.storage.postgres_opening import holders_here
 from stepwell.checkpointing.storage.postgres_readers import Readers
-from stepwell.checkpointing.storage.postgres_reading import Rows
+from stepwell.checkpointing.storage.postgres_reading import Rows, TablesMissing
 from stepwell.checkpointing.storage.writer import GroupWriter
 
 P = ParamSpec("P")
@@ -23,7 +23,6 @@ class Database:
     def __init__(self, target: Target, *, lease_seconds: float, retry_seconds: float) -> None:
         holder = Holder.here()
         self._holder = str(holder)
-        self.ready = False
         self.readers = Readers(target, retry_seconds=retry_seconds)
         medium = GroupCommit(target, holder, self.readers, lease_seconds=lease_seconds, retry_seconds=retry_seconds)
         self.writer = GroupWriter(medium, name=f"stepwell-write {target.schema}")
@@ -45,6 +44,17 @@ class Maker:
         self.target = target_of(dsn, schema)
         self._lease_seconds = lease_seconds
         self._retry_seconds = retry_seconds
+
+    def is_there(self) -> bool:
+        """Are there tables of stepwell's, of whichever version?"""
+        readers = Readers(self.target, retry_seconds=self._retry_seconds)
+        try:
+            readers.within_snapshot(lambda: None)
+        except TablesMissing:
+            return False
+        finally:
+            readers.close()
+        return True
 
     def __call__(self) -> Database:
         return Database(self.target, lease_seconds=self._lease_seconds, retry_seconds=self._retry_seconds)

@@ -27,12 +27,12 @@ HELD_LOCKS = """
 
 ALIVE = f"""
     SELECT holder FROM holders
-    WHERE holder = ANY(%b::text[]) AND expires > clock_timestamp() AND lock IN ({HELD_LOCKS})"""
+    WHERE holder = ANY(%b::text[]) AND alive_until > clock_timestamp() AND lock IN ({HELD_LOCKS})"""
 """Those of these holders that have their lock, and have been heard of within their lease."""
 
 BURY_THE_DEAD = f"""
     DELETE FROM holders
-    WHERE expires < clock_timestamp() - interval '1 hour' AND lock NOT IN ({HELD_LOCKS})
+    WHERE alive_until < clock_timestamp() - interval '1 hour' AND lock NOT IN ({HELD_LOCKS})
         AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.holder = holders.holder)"""
 """Forget holders that are dead and hold nothing; those that do are needed to tell that they are dead."""
 

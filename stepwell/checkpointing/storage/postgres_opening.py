@@ -112,7 +112,8 @@ class Opening:
         )
         latest = reading.latest_of_runs(transaction.rows, keys)
         for run in runs:
-            run.check(latest.get(run.row.key))
+            found = latest.get(run.row.key)
+            run.check(None if found is None else found.checkpoint_id)
         calls = reading.calls_of_runs(transaction.rows, keys)
         requests = reading.requests_of_runs(transaction.rows, keys)
         for run in runs:

@@ -25,6 +25,7 @@ from stepwell.checkpointing.storage.postgres_connection import (
     may_pass,
 )
 from stepwell.checkpointing.storage.postgres_reading import Rows
+from stepwell.checkpointing.storage.postgres_schema import AS_UPGRADED, SCHEMA_VERSION, version_to_read
 from stepwell.errors import StorageClosed
 
 T = TypeVar("T")
@@ -34,13 +35,17 @@ _PAUSE_SECONDS = 0.1
 
 
 class Readers:
-    """Connections that only read. A read sees the database as it was when the read began, however long it takes."""
+    """Connections that only read. A read sees the database as it was when the read began, however long it takes.
+
+    Tables of an earlier version are read as they are; if there are none, a read fails with `TablesMissing`.
+    """
 
     def __init__(self, target: Target, *, retry_seconds: float) -> None:
         self._target = target
         self._retry_seconds = retry_seconds
         self._idle: list[tuple[Connection, threading.Lock]] = []
         self._closed = False
+        self._is_up_to_date = False
         self._current = threading.local()
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="stepwell-read")
 
@@ -77,7 +82,7 @@ class Readers:
         with guard:
             try:
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                self._current.rows = _rows_of(connection)
+                self._current.rows = _rows_of(connection, self._before_queries(connection))
                 yield
             except MEDIUM_ERRORS:  # not worth finding out what state it is in
                 connection.close()
@@ -85,6 +90,13 @@ class Readers:
             finally:
                 self._current.rows = None
                 self._give_back(connection, guard)
+
+    def _before_queries(self, connection: Connection) -> str:
+        if self._is_up_to_date:
+            return ""
+        version = version_to_read(connection, self._target)
+        self._is_up_to_date = version == SCHEMA_VERSION
+        return AS_UPGRADED.get(version, "")
 
     def _borrowed(self) -> tuple[Connection, threading.Lock]:
         with suppress(IndexError):  # another thread was faster, or there is none
@@ -114,8 +126,8 @@ class Readers:
         self._drain()
 
 
-def _rows_of(connection: Connection) -> Rows:
+def _rows_of(connection: Connection, before_queries: str) -> Rows:
     def rows(query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        return connection.execute(query, values, binary=True).fetchall()
+        return connection.execute(before_queries + query, values, binary=True).fetchall()
 
     return rows

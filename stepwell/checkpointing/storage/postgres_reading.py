@@ -10,12 +10,17 @@ from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.storage.postgres_seals import CALL, CHECKPOINT, REQUEST, RUN
 from stepwell.checkpointing.storage.postgres_text import name_key, original
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
+from stepwell.checkpointing.storage.recording import DAMAGED, damaged_row
 from stepwell.checkpointing.storage.records import RequestRow, RunRow, StoredCheckpoint, parse_call
 from stepwell.checkpointing.values import Node, Root
-from stepwell.errors import CheckpointDamaged
+from stepwell.errors import CheckpointDamaged, StorageError
 
 Rows: TypeAlias = Callable[[str, "Sequence[Any] | Mapping[str, Any]"], list[tuple[Any, ...]]]
 """Runs a query and gives all its rows."""
+
+
+class TablesMissing(StorageError):
+    """There is nothing of stepwell's in this schema."""
 
 
 # --- runs and requests ------------------------------------------------------------------------------------------------
@@ -33,11 +38,10 @@ class StoredRun(NamedTuple):
     def damage(self) -> CheckpointDamaged:
         return CheckpointDamaged(f"run {self.row.run_id}", "its row does not match its seal")
 
-    def check(self, latest: StoredCheckpoint | None) -> None:
+    def check(self, found: str | None) -> None:
         """Can this run be relied on, if this is the newest checkpoint that was found?"""
         if not self.whole:
             raise self.damage()
-        found = None if latest is None else latest.checkpoint_id
         if self.newest is not None and found != self.newest:
             raise CheckpointDamaged(self.newest, _LOST, found)
 
@@ -64,13 +68,19 @@ def run_with_key(rows: Rows, run_key: int) -> StoredRun | None:
     return next(map(_stored_run, rows(f"SELECT {_RUN} FROM runs AS r WHERE r.key = %s", (run_key,))), None)
 
 
+def run_with_id(rows: Rows, run_id: str) -> StoredRun | None:
+    return next(map(_stored_run, rows(f"SELECT {_RUN} FROM runs AS r WHERE r.run_id = %s", (run_id,))), None)
+
+
 def list_runs(
     rows: Rows, workflow_name: str | None, state: str | None
 ) -> list[tuple[RunRow, list[RequestRow], str | None]]:
     """Runs with their requests and the id of their newest checkpoint, the most recently saved first."""
-    conditions = ["r.workflow_key = %s"] * (workflow_name is not None) + ["r.state = %s"] * (state is not None)
-    chosen = " AND ".join(conditions) or "true"
-    values = [*([] if workflow_name is None else [name_key(workflow_name)]), *([] if state is None else [state])]
+    wanted: dict[str, Any] = {"r.workflow_key": name_key(workflow_name)} if workflow_name is not None else {}
+    if state not in (None, DAMAGED):
+        wanted["r.state"] = state
+    chosen = " AND ".join(f"{column} = %s" for column in wanted) or "true"
+    values = list(wanted.values())
     runs = rows(
         f"""SELECT c.checkpoint_id, {_RUN} FROM runs AS r LEFT JOIN LATERAL (
                 SELECT checkpoint_id, id FROM checkpoints WHERE run_key = r.key ORDER BY id DESC LIMIT 1) AS c ON true
@@ -82,16 +92,22 @@ def list_runs(
             WHERE {chosen} ORDER BY q.id""",
         values,
     )
-    asked: dict[int, list[RequestRow]] = {}
+    asked: dict[int, list[Sequence[Any]]] = {}
     for run_key, *request in requests:
-        asked.setdefault(run_key, []).append(_request_row(request))
-    listed = []
-    for latest, *values in runs:
-        run = _stored_run(values)
-        if not run.whole:
-            raise run.damage()
-        listed.append((run.row, asked.get(run.row.key, []), latest))
-    return listed
+        asked.setdefault(run_key, []).append(request)
+    listed = [_listed(_stored_run(run), latest, asked) for latest, *run in runs]
+    return [each for each in listed if state in (None, each[0].state)]
+
+
+def _listed(
+    run: StoredRun, latest: str | None, asked: Mapping[int, list[Sequence[Any]]]
+) -> tuple[RunRow, list[RequestRow], str | None]:
+    """What there is to tell of a run; that it is damaged, if it is, so that it does not hide the others."""
+    try:
+        run.check(latest)
+        return run.row, list(map(_request_row, asked.get(run.row.key, ()))), latest
+    except CheckpointDamaged as damage:
+        return damaged_row(run.row, damage), [], latest
 
 
 def requests_of_runs(rows: Rows, run_keys: Sequence[int]) -> dict[int, list[RequestRow]]:
@@ -232,6 +248,12 @@ def checkpoint_ids_of_run(rows: Rows, run_key: int) -> list[str]:
     """Oldest first."""
     found = rows("SELECT checkpoint_id FROM checkpoints WHERE run_key = %s ORDER BY id", (run_key,))
     return [checkpoint_id for (checkpoint_id,) in found]
+
+
+def newest_of_run(rows: Rows, run_key: int) -> str | None:
+    """The id of the newest checkpoint that is found."""
+    found = rows("SELECT checkpoint_id FROM checkpoints WHERE run_key = %s ORDER BY id DESC LIMIT 1", (run_key,))
+    return found[0][0] if found else None
 
 
 def _chosen(workflow_name: str | None, run_id: str | None) -> tuple[str, tuple[str | bytes, ...]]:

@@ -19,13 +19,20 @@ Names given by programs (`workflow`, `call_id`, `request_id`, …) may be of any
 keep as text, so they are escaped, and looked up by a digest.
 
 Rows have a seal over what no digest of their content covers (see `postgres_seals.py`).
+
+On upgrades. Programs of an earlier version may be running, and must not write what this one would take for damage. Each
+of their transactions begins by writing their row of `holders`. So an upgrade locks that table before all else, which
+waits for the transactions under way, and gives one of its columns another name, at which each later one fails as a
+whole. Only writing upgrades: whoever reads takes the tables as they are.
 """
 
 from __future__ import annotations
 
+import psycopg
 from psycopg import sql
 
 from stepwell.checkpointing.storage.postgres_connection import Connection, Target
+from stepwell.checkpointing.storage.postgres_reading import TablesMissing
 from stepwell.checkpointing.storage.postgres_seals import CALL, CHECKPOINT, REQUEST, RUN, Seal
 from stepwell.checkpointing.storage.postgres_text import lock_number
 from stepwell.errors import FormatTooNew, StorageError
@@ -101,10 +108,11 @@ _FIRST = (
 
 _SEALED: dict[str, Seal] = {"runs": RUN, "checkpoints": CHECKPOINT, "calls": CALL, "requests": REQUEST}
 
+_NEWEST = "(SELECT c.checkpoint_id FROM checkpoints AS c WHERE c.run_key = r.key ORDER BY c.id DESC LIMIT 1)"
+
 _SECOND = (
     "ALTER TABLE runs ADD COLUMN newest text",
-    """UPDATE runs AS r SET newest = (
-        SELECT c.checkpoint_id FROM checkpoints AS c WHERE c.run_key = r.key ORDER BY c.id DESC LIMIT 1)""",
+    f"UPDATE runs AS r SET newest = {_NEWEST}",
     *(
         statement
         for table, seal in _SEALED.items()
@@ -116,12 +124,25 @@ _SECOND = (
     ),
 )
 
-STEPS = (_FIRST, _SECOND)
-"""What brings a schema from each version to the next. Steps are only ever added."""
+_THIRD = ("ALTER TABLE holders RENAME COLUMN expires TO alive_until",)
+"""Keeps out programs that make no seals."""
+
+STEPS = (_FIRST, _SECOND, _THIRD)
+"""What brings a schema from each version to the next. Steps are only ever added; one that changes what has to be
+written also renames a column of `holders`."""
 
 SCHEMA_VERSION = len(STEPS)
 
 _VERSION_TABLE = "stepwell_version"
+
+_UNSEALED = ", ".join(
+    f"{table} AS NOT MATERIALIZED (SELECT t.*, {seal.of('t')} AS seal FROM {rows} AS t)"
+    for table, seal in _SEALED.items()
+    for rows in [f"(SELECT r.*, {_NEWEST} AS newest FROM runs AS r)" if table == "runs" else table]
+)
+
+AS_UPGRADED = {1: f"WITH {_UNSEALED} "}
+"""What makes a query for tables of an earlier version find what it would find after an upgrade, put before it."""
 
 
 def prepare(connection: Connection, target: Target) -> None:
@@ -129,16 +150,49 @@ def prepare(connection: Connection, target: Target) -> None:
     if _version(connection, target) == SCHEMA_VERSION:
         return
     with connection.transaction():
+        _take_time(connection)
         # Everybody who finds something to do waits here for the first of them, and then finds nothing to do.
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number("schema", target.schema),))
         version = _version(connection, target)
-        if version is None:
-            _create(connection, target)
-            version = 0
-        for step in STEPS[version:]:
-            for statement in step:
-                connection.execute(statement)
-        connection.execute(f"UPDATE {_VERSION_TABLE} SET version = %s", (SCHEMA_VERSION,))
+        if version != SCHEMA_VERSION:
+            _upgrade(connection, target, version)
+
+
+def _take_time(connection: Connection) -> None:
+    """Sealing a large store takes as long as it takes, and so does waiting for somebody who does it."""
+    limits = ["lock_timeout", "statement_timeout"]
+    if connection.info.server_version >= 17_00_00:
+        limits.append("transaction_timeout")
+    for limit in limits:
+        connection.execute(f"SET LOCAL {limit} = 0")
+
+
+def _upgrade(connection: Connection, target: Target, version: int | None) -> None:
+    if version is None:
+        _create(connection, target)
+        version = 0
+    if version > 0:
+        connection.execute("LOCK TABLE holders IN ACCESS EXCLUSIVE MODE")
+    for step in STEPS[version:]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute(f"UPDATE {_VERSION_TABLE} SET version = %s", (SCHEMA_VERSION,))
+
+
+def version_to_read(connection: Connection, target: Target) -> int:
+    """The version of the tables, which stays the same until the transaction that has just begun ends.
+
+    The lock comes first: a transaction sees the rows as they were at its first query, but tables as they are now.
+    """
+    try:
+        connection.execute("LOCK TABLE holders IN ACCESS SHARE MODE")
+    except psycopg.errors.UndefinedTable:
+        version = None
+    else:
+        version = _version(connection, target)
+    if not version:
+        raise TablesMissing(target.where, "there is no store here yet; the first run creates it")
+    return version
 
 
 def _version(connection: Connection, target: Target) -> int | None:

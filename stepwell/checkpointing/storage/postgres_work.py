@@ -218,10 +218,11 @@ class Work:
     # --- people ------------------------------------------------------------------------------------------------------
 
     def _answer(self, transaction: Transaction, job: AnswerRequest) -> None:
-        found = transaction.rows("SELECT key FROM runs WHERE run_id = %s", (job.run_id,))
-        if not found:
+        run = reading.run_with_id(transaction.rows, job.run_id)
+        if run is None:
             raise UnknownRun(job.run_id, "list_runs() shows the runs there are")
-        self._decide(transaction, found[0][0], job.run_id, job.decision)
+        run.check(reading.newest_of_run(transaction.rows, run.row.key))
+        self._decide(transaction, run.row.key, job.run_id, job.decision)
 
     def _decide(self, transaction: Transaction, run_key: int, run_id: str, decision: Decision) -> None:
         transaction.require(
@@ -262,8 +263,7 @@ class Work:
         run = self._held_by_nobody(transaction, job.run_id)
         if run is None:
             raise UnknownRun(job.run_id, "list_runs() shows the runs there are")
-        if not run.whole:
-            raise run.damage()
+        run.check(reading.newest_of_run(transaction.rows, run.row.key))
         transaction.execute(bulk.CANCEL_RUN, (run.row.key,))
 
     def _delete_run(self, transaction: Transaction, job: DeleteRun) -> bool:

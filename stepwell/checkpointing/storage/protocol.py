@@ -92,6 +92,9 @@ class RunInfo:
     run_id: str
     workflow_name: str
     state: str
+    """That of its newest checkpoint, or how it was left. `DAMAGED` if what the storage keeps of the run is not what was
+    written: then `stopped_by` says what is wrong, no requests are told, and all that can be done with the run is to
+    look at it, to branch off one of its good checkpoints, and to delete it."""
     pending_requests: tuple[PendingSummary, ...] = ()
     updated_at: str = ""
     supersteps: int = 0
@@ -100,7 +103,7 @@ class RunInfo:
     parent_checkpoint_id: str | None = None
     parent_run_id: str | None = None
     stopped_by: str | None = None
-    """Why it stopped: an error's text, `max_iterations`, or `cancel_run`."""
+    """Why it stopped: an error's text, `max_iterations`, or `cancel_run`; of a damaged run, the damage."""
     undelivered_answers: int = 0
     """Answers recorded without the program, which the next resume delivers."""
     holder: str | None = None
@@ -210,7 +213,7 @@ class RunStorage(CheckpointStorage, Protocol):
         ...
 
     async def list_runs(self, *, workflow_name: str | None = None, state: str | None = None) -> list[RunInfo]:
-        """Runs, the most recently saved first."""
+        """Runs, the most recently saved first. A damaged one is listed as `DAMAGED` and hides none of the others."""
         ...
 
     async def answer(self, request_id: str, value: Any, *, run_id: str | None = None) -> None:

@@ -12,6 +12,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
@@ -50,6 +51,9 @@ T = TypeVar("T")
 
 SAVED_BY_HAND = "SAVED"
 """The state of a pseudo-run that holds one checkpoint saved through `save` and belonging to no run."""
+
+DAMAGED = "DAMAGED"
+"""The state in which a run is listed whose rows are not what was written; it is never stored."""
 
 _OFF_LOOP_SECONDS = 0.001
 """Encoding that takes longer leaves the event loop: at once if it is much longer, otherwise when it happens again."""
@@ -563,6 +567,12 @@ def _looks_large(content: CheckpointContent) -> bool:
             if hasattr(message.data, "__len__") and len(message.data) > 50_000:
                 return True
     return False
+
+
+def damaged_row(row: RunRow, damage: CheckpointDamaged) -> RunRow:
+    """A run as it is listed if it can't be relied on; the problem is told in place of why it stopped."""
+    problem = damage.problem if damage.record == f"run {row.run_id}" else f"{damage.record}: {damage.problem}"
+    return replace(row, state=DAMAGED, stopped_by=problem, usage="{}")
 
 
 def run_info(row: RunRow, requests: Iterable[RequestRow], latest_checkpoint_id: str | None) -> RunInfo:

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.storage.forking import fork_guard
 from stepwell.checkpointing.storage.liveness import Lease
 from stepwell.checkpointing.storage.protocol import Decision, PendingSummary
+from stepwell.checkpointing.storage.recording import DAMAGED, damaged_row
 from stepwell.checkpointing.storage.records import (
     NODES_PER_RUN,
     RequestRow,
@@ -95,6 +96,12 @@ class StoredRun(NamedTuple):
     def damage(self) -> CheckpointDamaged:
         return CheckpointDamaged(f"run {self.row.run_id}", BROKEN)
 
+    def check(self, latest: str | None) -> None:
+        """Can this run be relied on, if this is the newest of its checkpoints that is found?"""
+        problem = self.damage() if not self.whole else self.lost(latest)
+        if problem is not None:
+            raise problem
+
     def lost(self, latest: str | None) -> CheckpointDamaged | None:
         """What is wrong if this is the newest of its checkpoints that is found."""
         if latest == self.newest:
@@ -140,7 +147,7 @@ def list_runs(
         else "r.workflow = (SELECT id FROM workflows WHERE name = CAST(?1 AS TEXT))"
     )
     chosen = f"{named} AND (?2 IS NULL OR r.state = ?2)"
-    values = (None if workflow_name is None else torn(workflow_name), state)
+    values = (None if workflow_name is None else torn(workflow_name), None if state == DAMAGED else state)
     (runs,) = connection.execute(
         f"SELECT json_group_array(json_array({_RUN}, {_LATEST}, {_LATEST_ID})) FROM {_RUNS} WHERE {chosen}",
         values,
@@ -150,18 +157,23 @@ def list_runs(
             FROM requests AS q JOIN runs AS r ON r.key = q.run_key WHERE {chosen}""",
         values,
     ).fetchone()
-    asked: dict[int, list[RequestRow]] = {}
+    asked: dict[int, list[Sequence[Any]]] = {}
     for run_key, _, request in sorted(_listed(requests), key=lambda item: item[1]):
-        asked.setdefault(run_key, []).append(request_row(request))
+        asked.setdefault(run_key, []).append(request)
     newest_first = sorted(_listed(runs), key=lambda item: item[2] or 0, reverse=True)
-    found = ((_whole(stored_run(run)).row, latest) for run, latest, _ in newest_first)
-    return [(row, asked.get(row.key, []), latest) for row, latest in found]
+    told = [_told(stored_run(run), latest, asked) for run, latest, _ in newest_first]
+    return [each for each in told if state in (None, each[0].state)]
 
 
-def _whole(run: StoredRun) -> StoredRun:
-    if not run.whole:
-        raise run.damage()
-    return run
+def _told(
+    run: StoredRun, latest: str | None, asked: Mapping[int, list[Sequence[Any]]]
+) -> tuple[RunRow, list[RequestRow], str | None]:
+    """What there is to tell of a run; that it is damaged, if it is, so that it does not hide the others."""
+    try:
+        run.check(latest)
+        return run.row, list(map(request_row, asked.get(run.row.key, ()))), latest
+    except CheckpointDamaged as damage:
+        return damaged_row(run.row, damage), [], latest
 
 
 def runs_with_keys(connection: sqlite3.Connection, run_keys: Sequence[int]) -> dict[int, StoredRun]:

@@ -394,10 +394,12 @@ class Work:
     # --- people ------------------------------------------------------------------------------------------------------
 
     def _answer(self, transaction: Transaction, job: AnswerRequest) -> None:
-        found = transaction.execute("SELECT key FROM runs WHERE run_id = ?", (job.run_id,)).fetchone()
-        if found is None:
+        run = reading.runs_with_ids(transaction.connection, [job.run_id]).get(job.run_id)
+        if run is None:
             raise UnknownRun(job.run_id, "list_runs() shows the runs there are")
-        self._decide(transaction, found[0], job.run_id, job.decision)
+        if not run.whole:
+            raise run.damage()
+        self._decide(transaction, run.row.key, job.run_id, job.decision)
 
     def _decide(self, transaction: Transaction, run_key: int, run_id: str, decision: Decision) -> None:
         asked = reading.request_of_run(transaction.connection, run_key, decision.request_id)
