@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from stepwell.cli import exits
+from stepwell.cli.streams import flushed, open_streams, unwritable
+
 __all__ = ["main"]
 
 _NEEDS = ("typer", "rich")
@@ -12,10 +15,24 @@ _NEEDS = ("typer", "rich")
 
 def main() -> None:
     """What `stepwell` runs."""
+    try:
+        open_streams()
+        sys.exit(flushed(_exit_code()))
+    except KeyboardInterrupt:
+        sys.exit(exits.INTERRUPTED)  # before there was anything to interrupt, or after all was said
+
+
+def _exit_code() -> int:
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         print(f"stepwell: the command line needs {' and '.join(missing)}; pip install 'stepwell[cli]'", file=sys.stderr)
-        sys.exit(2)
+        return exits.USAGE
     from stepwell.cli.app import app
 
-    app(prog_name="stepwell")
+    try:
+        app(prog_name="stepwell")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else exits.DONE
+    except OSError as error:
+        return unwritable(error)  # commands report whatever goes wrong in their work; what is left is printing
+    return exits.DONE

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepwell.cli import asking, consoles, questions
-from stepwell.cli.failures import Unusable
+from stepwell.cli.expected import check_answer, shape_of
+from stepwell.cli.failures import tell
 from stepwell.cli.following import Answering
+from stepwell.cli.json_texts import parsed_json
+from stepwell.cli.plan_owners import warning_about
 from stepwell.cli.questions import LATER, Answer, Given, Question
+from stepwell.cli.remedies import Unusable
+from stepwell.cli.safe_text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Wish:
     def for_question(self, question: Question) -> Given:
         """The answer, in the shape that this kind of question takes."""
         if self.answer is not None:
-            return Given(_json(self.answer), "answered")
+            return _answered(question, self.answer)
         if self.approve:
             return _approved(question)
         if self.reject is not None:
@@ -53,14 +57,14 @@ class Wish:
         if question.kind != "plan":
             raise Unusable(f"{question.request_id} is no plan, so it can't be {'edited' if self.edit else 'revised'}")
         try:
-            return questions.revise(self.revise or "") if self.edit is None else _edited(self.edit)
+            return questions.revise(self.revise or "") if self.edit is None else _edited(self.edit, question)
         except ValueError as error:
             raise Unusable(str(error)) from error
 
 
-def answering(wish: Wish) -> Answering:
+def answering(wish: Wish, *, echoes: bool = True) -> Answering:
     """The wish, or the person at the terminal."""
-    return wish.for_question if wish.given else asking.Person(consoles.watching())
+    return wish.for_question if wish.given else asking.Person(consoles.watching(), echoes=echoes)
 
 
 def once(ask: Answering, request_ids: Collection[str]) -> Answering:
@@ -72,14 +76,19 @@ def once(ask: Answering, request_ids: Collection[str]) -> Answering:
     return answer
 
 
-def _json(text: str) -> object:
+def _answered(question: Question, text: str) -> Given:
+    shown = repr(one_line(text, 80))
     try:
-        value: object = json.loads(text)
+        value = parsed_json(text)
     except ValueError as error:
         raise Unusable(
-            f"--answer {text!r} is no JSON ({error}); a text needs quotes inside quotes: '\"yes\"'"
+            f"--answer {shown} is no JSON ({error}); a text needs quotes inside quotes: '\"yes\"'"
         ) from error
-    return value
+    try:
+        check_answer(question, value)
+    except ValueError as error:
+        raise Unusable(f"--answer {shown} does not fit; {error}") from error
+    return Given(value, "answered")
 
 
 def _approved(question: Question) -> Given:
@@ -101,15 +110,16 @@ def _rejected(question: Question, reason: str) -> Given:
 
 
 def _needs_answer(question: Question) -> Unusable:
-    shape = '{"kind": "done", "result": …}, {"kind": "retry"} or {"kind": "fail", "reason": …}'
-    expected = shape if question.kind == "doubt" else question.response_type
-    return Unusable(f"{question.request_id} is no yes-or-no question; it takes --answer with {expected}")
+    return Unusable(f"{question.request_id} is no yes-or-no question; it takes --answer with {shape_of(question)}")
 
 
-def _edited(file: Path) -> Given:
+def _edited(file: Path, question: Question) -> Given:
     try:
-        return questions.approve_edited(file.read_text(encoding="utf-8"))
+        given = questions.approve_edited(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise Unusable(f"{file} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise Unusable(f"{file} is not text in UTF-8") from error
+    if warning := warning_about(given.value["edited_plan"], question):
+        tell(f"warning: {warning}")
+    return given

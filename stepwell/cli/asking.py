@@ -5,7 +5,6 @@ What is shown was written by models and programs, so all of it is made safe firs
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -15,6 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import questions
+from stepwell.cli.expected import check_answer
+from stepwell.cli.json_texts import parsed_json
+from stepwell.cli.plan_owners import warning_about
+from stepwell.cli.plurals import number_of
 from stepwell.cli.questions import LATER, Answer, Given, Question
 from stepwell.cli.safe_text import one_line, safe
 from stepwell.cli.values import text_of
@@ -42,9 +45,11 @@ def approving(question: Question) -> Answer:
 class Person:
     """Somebody at a terminal."""
 
-    def __init__(self, console: Console, read: Read = input) -> None:
+    def __init__(self, console: Console, read: Read = input, *, echoes: bool = True) -> None:
         self._console = console
         self._read = read
+        self._echoes = echoes
+        """Say what was decided; not where that is said anyway, once it is recorded."""
 
     def __call__(self, question: Question) -> Answer:
         """Ask until there is an answer; an end of input means *later*."""
@@ -55,9 +60,13 @@ class Person:
         except EOFError:
             self._say("")
             return LATER
-        if isinstance(answer, Given):
+        if isinstance(answer, Given) and self._echoes:
             self._say(f"{answer.words}.")
         return answer
+
+    def hears(self, text: str) -> None:
+        """Tell them what became of their answer."""
+        self._say(text)
 
     # --- plans -------------------------------------------------------------------------------------------------------
 
@@ -70,7 +79,7 @@ class Person:
                 case "a" | "y":
                     return questions.approve(question)
                 case "e":
-                    if (edited := self._edited(safe(review.plan.text))) is not None:
+                    if (edited := self._edited(question)) is not None:
                         return edited
                 case "r":
                     if feedback := self._read("what should be different? ").strip():
@@ -82,20 +91,36 @@ class Person:
                 case wish:
                     return questions.revise(wish)
 
-    def _edited(self, text: str) -> Given | None:
-        """The plan as the person leaves it; None if they leave it as it was, or empty."""
+    def _edited(self, question: Question) -> Given | None:
+        """The plan as the person leaves it; None if they leave it as it was, or empty, or don't want it after all."""
+        as_it_was = text = safe(question.data.plan.text)
+        while True:
+            edited = self._changed(text)
+            if edited is None or edited.strip() == as_it_was.strip():
+                self._say("the plan is as it was")
+                return None
+            try:
+                given = questions.approve_edited(edited)
+            except ValueError as error:
+                self._say(str(error))
+                return None
+            match self._said_of(given.value["edited_plan"], question):
+                case "y":
+                    return given
+                case "n":
+                    return None
+            text = safe(given.value["edited_plan"])
+
+    def _changed(self, text: str) -> str | None:
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-        edited = self._edited_in(editor, text) if editor else self._edited_by_line(text)
-        if edited is None or edited.strip() == text.strip():
-            self._say("the plan is as it was")
-            return None
-        try:
-            given = questions.approve_edited(edited)
-        except ValueError as error:
-            self._say(str(error))
-            return None
-        self._say(given.value["edited_plan"])
-        return given if self._read("approve this plan? [y/n] ").strip().lower() in _YES else None
+        return self._edited_in(editor, text) if editor else self._edited_by_line(text)
+
+    def _said_of(self, plan_text: str, question: Question) -> str:
+        """Yes, no, or edit it again."""
+        self._say(plan_text)
+        if warning := warning_about(plan_text, question):
+            self._say(f"But {warning}.")
+        return self._choice("approve this plan? [y]es  [e]dit it again  [n]o", "yen")
 
     def _edited_in(self, editor: str, text: str) -> str | None:
         with tempfile.TemporaryDirectory(prefix="stepwell-plan-") as folder:
@@ -151,9 +176,12 @@ class Person:
             if not typed:
                 return LATER
             try:
-                return Given(value_from_text(typed, question.response_type), "answered")
+                value = value_from_text(typed, question.response_type)
+                check_answer(question, value)
             except ValueError as error:
                 self._say(str(error))
+            else:
+                return Given(value, "answered")
 
     # --- reading and showing -----------------------------------------------------------------------------------------
 
@@ -174,7 +202,7 @@ class Person:
             if not typed:
                 return None
             try:
-                return json.loads(typed)
+                return parsed_json(typed)
             except ValueError as error:
                 self._say(f"that is no JSON: {error}")
 
@@ -194,7 +222,7 @@ def plan_lines(review: Any) -> list[str]:
         lines += ["What is known:", *(f"  {line}" for line in review.facts.splitlines()), ""]
     lines += ["The plan:", *(f"  {line}" for line in review.plan.text.splitlines())]
     if review.reviews_left is not None:
-        lines.append(f"It can be sent back {review.reviews_left} more time(s).")
+        lines.append(f"It can be sent back {number_of(review.reviews_left, 'more time')}.")
     return lines
 
 
@@ -243,7 +271,7 @@ def value_from_text(typed: str, response_type: str) -> Any:
     if response_type == "bool" and typed.lower() in _YES | _NO:
         return typed.lower() in _YES
     try:
-        return json.loads(typed)
+        return parsed_json(typed)
     except ValueError as error:
         raise ValueError(f'that is no JSON ({error}); a text needs quotes, for example "yes"') from error
 

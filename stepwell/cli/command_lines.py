@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from stepwell.cli.stores import shown_store
+from stepwell.cli.passwords import masked
 
 
 def command_line(*words: str, store: str | None) -> str:
@@ -18,7 +18,7 @@ def command_line(*words: str, store: str | None) -> str:
 def _program() -> str:
     """How to start it again: a clone has it in an environment of its own, which no shell looks into."""
     started = Path(sys.argv[0])
-    if started.name == "__main__.py":
+    if started == Path(__file__).with_name("__main__.py"):
         return "python -m stepwell.cli"
     if started.name != "stepwell":
         return "stepwell"  # a program of somebody's that uses this module
@@ -27,3 +27,8 @@ def _program() -> str:
         return "stepwell"
     here = Path.cwd()
     return shlex.quote(str(started.relative_to(here) if started.is_relative_to(here) else started))
+
+
+def shown_store(store: str) -> str:
+    """The store for messages: without the passwords that its name holds."""
+    return masked(store)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from stepwell import errors
 from stepwell.cli import exits
+from stepwell.cli.remedies import Advice, Unusable, sentence, way_on
 from stepwell.cli.safe_text import safe
+from stepwell.cli.streams import discard_output
 
 _ASKED_FOR_WHAT_IS_NOT_THERE = (
     errors.UnknownRun,
@@ -23,17 +23,6 @@ _ASKED_FOR_WHAT_IS_NOT_THERE = (
     errors.RunUnfinished,
     errors.WorkflowValidationError,
 )
-
-
-class Unusable(Exception):
-    """The command can't do what it was asked for; the text says why and what to do."""
-
-
-@dataclass(slots=True)
-class Advice:
-    """How to go on; there is none before there is something to go on with."""
-
-    command: str | None = None
 
 
 def tell(text: str) -> None:
@@ -52,25 +41,16 @@ def reported(*, show_traceback: bool, advice: Advice | None = None) -> Iterator[
         tell(f"\ninterrupted{way}")
         sys.exit(exits.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has had enough. Without this, Python would complain when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()  # whoever read it has had enough
         sys.exit(exits.FAILED)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program that ends itself has not done what it was to do
         if show_traceback:
-            traceback.print_exception(error)
-        tell(f"stepwell: {sentence(error)}")
+            tell("".join(traceback.format_exception(error)).rstrip())
+        tell(f"stepwell: {sentence(error, advice)}")
         code = exit_code(error)
-        if advice.command and code == exits.FAILED:
-            tell(f"once that is mended, go on with: {advice.command}")
+        if code == exits.FAILED and (way_on_from_here := way_on(error, advice)):
+            tell(way_on_from_here)
         sys.exit(code)
-
-
-def sentence(error: BaseException) -> str:
-    """What happened; errors of other people's code are named too, because their texts may say nothing."""
-    if isinstance(error, Unusable):
-        return str(error)
-    text = str(error) or "it gave no reason"
-    return f"{type(error).__name__}: {text}"
 
 
 def exit_code(error: BaseException) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +11,14 @@ from uuid import uuid4
 
 from stepwell.cli import asking, consoles, results
 from stepwell.cli.command_lines import command_line
-from stepwell.cli.failures import Advice, Unusable
 from stepwell.cli.following import Answering, Outcome, watch
+from stepwell.cli.json_texts import parsed_json
 from stepwell.cli.live_recall import recall
+from stepwell.cli.remedies import Advice, Unusable
 from stepwell.cli.sessions import Session
 from stepwell.cli.viewing import view_for
 from stepwell.errors import WorkflowCheckpointException
+from stepwell.orchestrations.orchestrator import MagenticOrchestrator
 from stepwell.workflows.stream import ResponseStream
 from stepwell.workflows.typing import fits, type_name
 from stepwell.workflows.workflow import Workflow
@@ -34,10 +35,11 @@ class Job:
     named_store: str | None
     """The store as it was named on the command line, so that advice names it too."""
 
-    def watch(self, start: Callable[[], ResponseStream], *, answering: Answering, as_json: bool) -> Outcome:
+    def watch(self, start: Callable[[], ResponseStream] | Outcome, *, answering: Answering, as_json: bool) -> Outcome:
         """Follow the run to where it stops, in front of whoever is there."""
         console = consoles.err() if as_json else consoles.watching()
-        view = view_for(console, self.workflow)
+        is_asked = isinstance(answering, asking.Person) and _has_its_plans_reviewed(self.workflow)
+        view = view_for(console, self.workflow, first_plan_is_asked_about=is_asked)
         storage = self.session.storage
         self.session.run(recall(view.state, storage, self.run_id))
         return watch(self.session.loop, self.workflow, start, view=view, answering=answering, storage=storage)
@@ -56,7 +58,7 @@ class Job:
             yield
         except BaseException:
             if self._is_recorded():
-                advice.command = self._resume_with
+                advice.command, advice.run_id = self._resume_with, self.run_id
             raise
 
     @property
@@ -68,6 +70,11 @@ class Job:
             return self.session.run(self.session.storage.newest_checkpoint_id(self.run_id)) is not None
         except WorkflowCheckpointException:
             return False  # The store is what went wrong, and the error says so.
+
+
+def _has_its_plans_reviewed(workflow: Workflow) -> bool:
+    orchestrators = (each for each in workflow.get_executors_list() if isinstance(each, MagenticOrchestrator))
+    return any(orchestrator.review.plans for orchestrator in orchestrators)
 
 
 def answering_at_hand(*, yes: bool) -> Answering:
@@ -91,7 +98,7 @@ def message_for(workflow: Workflow, text: str, *, is_json: bool) -> Any:
             raise Unusable(f"this workflow takes {names}, not a text; give MESSAGE as JSON with --json-message")
         return text
     try:
-        data = json.loads(text)
+        data = parsed_json(text)
     except ValueError as error:
         raise Unusable(f"MESSAGE is no JSON: {error}") from error
     return _typed(data, hints)

@@ -19,7 +19,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from stepwell.cli.live_entries import Entry, Planned
+from stepwell.cli.live_entries import Entry
 from stepwell.cli.live_frame import Scene, frame
 from stepwell.cli.live_look import ASCII, Look, Signs
 from stepwell.cli.live_state import LiveState
@@ -45,11 +45,10 @@ class LiveView:
         hint: str = "",
         first_plan_is_asked_about: bool = False,
     ) -> None:
-        self.state = LiveState()
+        self.state = LiveState(first_plan_is_asked_about=first_plan_is_asked_about)
         """Belongs to the thread that draws, while there is one."""
         self._console = console
         self._title = workflow.name if workflow is not None else ""
-        self._first_plan_is_asked_about = first_plan_is_asked_about
         self._hint = hint
         self._look = Look(ASCII if console.options.ascii_only else Signs())
         self._events: deque[WorkflowEvent] = deque()
@@ -128,14 +127,10 @@ class LiveView:
         """Write down the entries that have come; a frame that is being shown moves on below them."""
         entries: list[Entry] = []
         for _ in range(len(self._events)):
-            entries += filter(self._is_written, self.state.fold(self._events.popleft()))
+            entries += self.state.fold(self._events.popleft())
         lines = self._written(entries)
         if lines:
             self._console.print(Group(*lines))
-
-    def _is_written(self, entry: Entry) -> bool:
-        """Not what whoever asks about it shows anyway."""
-        return not (self._first_plan_is_asked_about and isinstance(entry, Planned) and entry.is_first)
 
     def _written(self, entries: list[Entry]) -> list[Text]:
         width = self._console.size.width

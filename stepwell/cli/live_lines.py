@@ -26,6 +26,7 @@ from stepwell.cli.live_entries import (
 )
 from stepwell.cli.live_state import LiveState
 from stepwell.cli.live_transcript import shown_arguments
+from stepwell.cli.plurals import number_of
 from stepwell.cli.safe_text import one_line, safe
 from stepwell.workflows.events import WorkflowEvent
 
@@ -39,8 +40,10 @@ _SHORT = 200
 class PlainLines:
     """Tells of a run line by line, as things happen. See `View` for what it promises."""
 
-    def __init__(self, console: Console, *, workflow: Workflow | None = None) -> None:
-        self.state = LiveState()
+    def __init__(
+        self, console: Console, *, workflow: Workflow | None = None, first_plan_is_asked_about: bool = False
+    ) -> None:
+        self.state = LiveState(first_plan_is_asked_about=first_plan_is_asked_about)
         self._console = console
 
     def __enter__(self) -> Self:
@@ -91,6 +94,6 @@ def plain_lines(entry: Entry) -> Iterator[str]:
         case Saved(sequence, superstep, is_step):
             yield f"  (saved: checkpoint {sequence}{f', superstep {superstep}' if is_step else ''})"
         case Replayed(count):
-            yield f"  ({count} call{'' if count == 1 else 's'} answered from the record, none made again)"
+            yield f"  ({number_of(count, 'call')} answered from the record, none made again)"
         case Noted(kind, text, who):
             yield f"{kind}: " + (f"{one_line(who)}: " if who else "") + one_line(text)

@@ -21,6 +21,8 @@ async def recall(state: LiveState, storage: CheckpointStorage, run_id: str) -> N
         # Its content is read when it is first looked at, and that is not for the event loop to wait for.
         kept = await asyncio.to_thread(lambda: checkpoint.state.get(EXECUTOR_STATE, {}))
         begin_with(state, checkpoint, kept)
+        for request in checkpoint.pending_request_info_events.values():
+            state.asked_about(request.data)
 
 
 def begin_with(state: LiveState, checkpoint: WorkflowCheckpoint, executor_states: Mapping[str, Any]) -> None:

@@ -140,6 +140,9 @@ class LiveState:
     totals: Totals = field(default_factory=Totals)
     waiting_for: dict[str, str] = field(default_factory=dict)
     """Requests that nobody has answered yet, and who asks."""
+    first_plan_is_asked_about: bool = False
+    """Whoever asks about the run's first plan shows it, so it is not written down here as well."""
+    _asked_tools: dict[str, ToolUse] = field(default_factory=dict)
     _managers: dict[str, str] = field(default_factory=dict)
     _reasons: dict[str, str] = field(default_factory=dict)
     _replayed: int = 0
@@ -190,6 +193,7 @@ class LiveState:
                 yield Yielded(self.name_of(event.executor_id), event.data, event.type == "output")
             case "request_info":
                 self.waiting_for[str(event.request_id)] = self.name_of(event.executor_id)
+                self.asked_about(event.data)
             case "started" | "superstep_completed":
                 pass
             case _:
@@ -268,11 +272,19 @@ class LiveState:
                 turn.tools[str(content.call_id)] = ToolUse(str(content.name), _arguments(content))
             case "function_result":
                 self.totals.tool_calls_since += 1
-                use = turn.tools.pop(str(content.call_id), ToolUse("a tool", ""))
-                yield ToolUsed(self.name_of(who), use.name, use.arguments, _result(content))
+                asked = self._asked_tools.pop(str(content.call_id), None)
+                use = turn.tools.pop(str(content.call_id), asked)
+                if use is not None:
+                    yield ToolUsed(self.name_of(who), use.name, use.arguments, _result(content))
             case "usage":
                 counted: Mapping[str, int] = content.usage_details or {}
                 self.totals.tokens_since += counted.get("total_token_count", 0)
+
+    def asked_about(self, request: Any) -> None:
+        """A person is asked whether a tool may be called; its result comes by itself, perhaps in another process."""
+        call = request.function_call if isinstance(request, Content) else None
+        if call is not None:
+            self._asked_tools[str(call.call_id)] = ToolUse(str(call.name), _arguments(call))
 
     def _words(self, who: str) -> Iterable[Entry]:
         turn = self.turns.get(who)
@@ -299,7 +311,8 @@ class LiveState:
             yield Noted("team", content.text.strip(), by)
             return
         before = self.plans.get(orchestrator)
-        if before is None or before.plan != event.plan:
+        is_shown_elsewhere = self.first_plan_is_asked_about and not self.plans
+        if (before is None or before.plan != event.plan) and not is_shown_elsewhere:
             yield Planned(event.plan, by, before is None)
         self.adopt_plan(orchestrator, PlanProgress(event.plan))
 

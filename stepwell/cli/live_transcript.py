@@ -24,6 +24,7 @@ from stepwell.cli.live_entries import (
 )
 from stepwell.cli.live_frame import NAME_WIDTH
 from stepwell.cli.live_look import Look, columns, excerpt, line, padded, wrapped
+from stepwell.cli.plurals import number_of
 from stepwell.cli.safe_text import one_line, safe
 
 WORDS_ROWS = 14
@@ -66,16 +67,12 @@ def lines_of(entry: Entry, look: Look, width: int) -> Iterator[Text]:
             told = f"superstep {superstep} saved" if is_step else "saved"
             yield line((f"{look.signs.saved} {told}, checkpoint {sequence}", "dim green"), width=width)
         case Replayed(count):
-            told = f"{look.signs.replayed} {_calls(count)} answered from the record, none made again"
+            told = f"{look.signs.replayed} {number_of(count, 'call')} answered from the record, none made again"
             yield line((told, "bold cyan"), width=width, sign=look.signs.more)
         case Noted(kind, text, who):
             head = f"{one_line(who)}: " if who else ""
             for number, told in enumerate(wrapped(safe(head + text), width - 2)):
                 yield line((f"{look.signs.warning if not number else ' '} {told}", _NOTE_STYLE[kind]), width=width)
-
-
-def _calls(count: int) -> str:
-    return f"{count} call{'' if count == 1 else 's'}"
 
 
 def _named(who: str, look: Look, width: int, *more: tuple[str, str]) -> Text:
@@ -85,7 +82,7 @@ def _named(who: str, look: Look, width: int, *more: tuple[str, str]) -> Text:
 
 def _planned(entry: Planned, look: Look, width: int) -> Iterator[Text]:
     steps = entry.plan.steps
-    told = f"{'plans' if entry.is_first else 'has another plan of'} {len(steps)} step{'' if len(steps) == 1 else 's'}"
+    told = f"{'plans' if entry.is_first else 'has another plan of'} {number_of(len(steps), 'step')}"
     yield _named(entry.by, look, width, (told, ""))
     owners = [one_line(step.owner or "") for step in steps]
     owner_width = columns(owners, min(NAME_WIDTH, width // 4))
@@ -132,7 +129,7 @@ def _barred(text: str, look: Look, width: int, rows: int) -> Iterator[Text]:
         yield line((f"{look.signs.bar} ", "dim"), told, width=width, sign=look.signs.more)
     if len(found) > rows:
         left = sum(1 for _ in wrapped(safe(text), width - 2)) - rows
-        yield line((f"{look.signs.bar} {look.signs.more} {left} more lines", "dim"), width=width)
+        yield line((f"{look.signs.bar} {look.signs.more} {number_of(left, 'more line')}", "dim"), width=width)
 
 
 def shown_arguments(arguments: str) -> str:

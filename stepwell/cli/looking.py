@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stepwell.cli import exits, options
 from stepwell.cli.failures import reported, tell
+from stepwell.cli.plurals import number_of
+from stepwell.cli.remedies import Advice
 from stepwell.cli.sessions import session
+
+if TYPE_CHECKING:
+    from stepwell.checkpointing.storage.verifying import VerificationReport
 
 
 def runs(
     workflow: Annotated[
         str | None, typer.Option("--workflow", help="Only runs of the workflow with this name.")
     ] = None,
-    state: Annotated[str | None, typer.Option("--state", help="Only runs in this state, for example IDLE.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only runs that stand like this, for example failed.")
+    ] = None,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only runs that wait for a person.")] = False,
     store: options.Store = None,
     as_json: options.Json = False,
@@ -33,10 +40,13 @@ def runs(
     from stepwell.cli import runs_table
     from stepwell.cli.results import print_json
 
-    with reported(show_traceback=traceback), session(store) as here:
-        wanted = state.upper() if state else None
-        found = here.run(here.storage.list_runs(workflow_name=workflow, state=wanted))
+    with reported(show_traceback=traceback, advice=Advice(store=store)):
+        is_wanted = runs_table.standing_like(state) if state is not None else None
+        with session(store) as here:
+            found = here.run(here.storage.list_runs(workflow_name=workflow))
         shown = [run for run in found if run.pending_requests or not waiting]
+        if is_wanted is not None:
+            shown = list(filter(is_wanted, shown))
         if as_json:
             print_json({"runs": [runs_table.run_json(run) for run in shown]})
         else:
@@ -63,7 +73,7 @@ def show(
     from stepwell.cli.results import print_json
     from stepwell.cli.story import print_story, read_story, story_json
 
-    with reported(show_traceback=traceback), session(store) as here:
+    with reported(show_traceback=traceback, advice=Advice(store=store)), session(store) as here:
         story = here.run(read_story(here.storage, run_id, last=None if everything else last))
         if as_json:
             print_json(story_json(story))
@@ -97,7 +107,7 @@ def graph(
     """
     from stepwell.cli.pictures import draw
 
-    with reported(show_traceback=traceback):
+    with reported(show_traceback=traceback, advice=Advice(target=target, store=store)):
         text = draw(target, form.value, run_id=run_id, store=store)
         if output is None:
             print(text, end="")
@@ -116,7 +126,7 @@ def verify(store: options.Store = None, as_json: options.Json = False, traceback
     from stepwell.cli.results import print_json
     from stepwell.cli.safe_text import safe
 
-    with reported(show_traceback=traceback), session(store) as here:
+    with reported(show_traceback=traceback, advice=Advice(store=store)), session(store) as here:
         report = here.run(here.storage.verify())
     damaged: list[dict[str, Any]] = [
         {"record": d.record, "problem": d.problem, "newest_good_before_it": d.good_ancestor} for d in report.damaged
@@ -128,6 +138,11 @@ def verify(store: options.Store = None, as_json: options.Json = False, traceback
         for each in damaged:
             good = each["newest_good_before_it"]
             print(safe(f"damaged: {each['record']}: {each['problem']}" + (f" (newest good: {good})" if good else "")))
-        read = f"{report.runs} runs, {report.checkpoints} checkpoints and {report.calls} calls read"
-        print(f"{read}; {'all of it is good' if report.ok else f'{len(damaged)} damaged'}")
+        print(f"{_read(report)}; {'all of it is good' if report.ok else f'{len(damaged)} damaged'}")
     raise typer.Exit(exits.DONE if report.ok else exits.FAILED)
+
+
+def _read(report: VerificationReport) -> str:
+    """What was looked at. Calls are on record while their superstep lasts, or with --audit: mostly there are none."""
+    read = f"{number_of(report.runs, 'run')} and {number_of(report.checkpoints, 'checkpoint')} read"
+    return f"{read}, {number_of(report.calls, 'call')} on record too" if report.calls else read

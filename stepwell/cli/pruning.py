@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stepwell.checkpointing.registry import TypeRegistry
 from stepwell.cli import exits, options
-from stepwell.cli.failures import Unusable, reported
+from stepwell.cli.failures import reported
 from stepwell.cli.holders import at_work_on
+from stepwell.cli.plurals import number_of
+from stepwell.cli.remedies import Advice, Unusable
 from stepwell.cli.safe_text import safe
 from stepwell.cli.sessions import session
-from stepwell.errors import RunBusy
+from stepwell.errors import CheckpointDamaged, RunBusy
 
 if TYPE_CHECKING:
     from stepwell.checkpointing.storage.protocol import RunInfo
@@ -49,7 +52,7 @@ def prune(
     """
     from stepwell.cli.results import print_json
 
-    with reported(show_traceback=traceback):
+    with reported(show_traceback=traceback, advice=Advice(store=store)):
         if keep is None and older_than is None and not finished:
             raise Unusable(
                 "say what may go: --finished, --older-than AGE, or --keep N; --dry-run shows what that means"
@@ -94,7 +97,7 @@ class Removed:
         for run_id in self.runs:
             print(safe(f"{verb} run {run_id}"))
         for run_id, count in self.checkpoints.items():
-            print(safe(f"{verb} {count} checkpoints of run {run_id}"))
+            print(safe(f"{verb} {number_of(count, 'checkpoint')} of run {run_id}"))
         for run_id, why in self.stayed.items():
             print(safe(f"run {run_id} stays: {why}"))
         if not self.runs and not self.checkpoints:
@@ -102,9 +105,18 @@ class Removed:
 
 
 async def pruned(storage: RecordingStorage, wanted: Wanted, *, keep: int | None, dry_run: bool) -> Removed:
-    """Remove what is wanted gone; a run that somebody holds stays."""
+    """Remove what is wanted gone; a run that somebody holds stays.
+
+    The list is old by the time its last run is reached, so each run is taken and read once more right before it is
+    removed. What remains is the instant between letting go of it and removing it: the storages have no removal on
+    condition. Whoever takes the run in that instant keeps it, and only a whole turn within it would be lost.
+    """
     removed = Removed([], {}, {})
     for run in await storage.list_runs(workflow_name=wanted.workflow):
+        if run.state == "DAMAGED" and not wanted.finished:
+            # It may well wait for a person: what it is can't be told, so it is not for this command to remove it.
+            removed.stayed[run.run_id] = f"it is damaged: {run.stopped_by}"
+            continue
         if not wanted.includes(run):
             continue
         if holder := at_work_on(run):
@@ -114,7 +126,7 @@ async def pruned(storage: RecordingStorage, wanted: Wanted, *, keep: int | None,
         elif run.pending_requests or run.undelivered_answers:
             removed.stayed[run.run_id] = "it waits for a person, or has an answer to deliver"
         else:
-            await _remove(storage, run.run_id, removed, dry_run=dry_run)
+            await _remove(storage, run, removed, dry_run=dry_run)
     return removed
 
 
@@ -126,12 +138,33 @@ async def _thin(storage: RecordingStorage, run_id: str, keep: int, removed: Remo
         removed.checkpoints[run_id] = len(surplus)
 
 
-async def _remove(storage: RecordingStorage, run_id: str, removed: Removed, *, dry_run: bool) -> None:
+async def _remove(storage: RecordingStorage, run: RunInfo, removed: Removed, *, dry_run: bool) -> None:
+    if dry_run:
+        removed.runs.append(run.run_id)
+        return
     try:
-        if dry_run or await storage.delete_run(run_id):
-            removed.runs.append(run_id)
+        if reason := await _has_changed(storage, run):
+            removed.stayed[run.run_id] = reason
+        elif await storage.delete_run(run.run_id):
+            removed.runs.append(run.run_id)
     except RunBusy as busy:
-        removed.stayed[run_id] = str(busy)
+        removed.stayed[run.run_id] = f"{busy.holder} is working on it"
+    except CheckpointDamaged as damaged:
+        removed.stayed[run.run_id] = f"it can't be read ({damaged.problem}), so nobody can tell how it stands"
+
+
+async def _has_changed(storage: RecordingStorage, seen: RunInfo) -> str | None:
+    """Why a run must stay after all, read while it is held so that nobody goes on with it; None if nothing is new."""
+    log = await storage.open_run(seen.run_id, workflow_name=seen.workflow_name, registry=TypeRegistry(), create=False)
+    if log is None:
+        return None  # somebody else removed it; there is nothing to remove
+    try:
+        now = log.info
+    finally:
+        await log.release()
+    if now is None or now.pending_requests or now.undelivered_answers:
+        return "it waits for a person by now"
+    return None if (now.state, now.updated_at) == (seen.state, seen.updated_at) else "it has gone on meanwhile"
 
 
 def _cutoff(age: str | None) -> datetime | None:
@@ -140,4 +173,7 @@ def _cutoff(age: str | None) -> datetime | None:
     match = re.fullmatch(r"(\d{1,6}) ?(s|min|h|d|w)", age.strip())
     if match is None:
         raise Unusable(f"--older-than {age!r}: write an age such as 90min, 12h, 30d or 8w")
-    return datetime.now(UTC) - timedelta(**{_UNITS[match[2]]: int(match[1])})
+    try:
+        return datetime.now(UTC) - timedelta(**{_UNITS[match[2]]: int(match[1])})
+    except OverflowError as error:
+        raise Unusable(f"--older-than {age!r} is before the first of all years; no run is that old") from error

@@ -14,6 +14,7 @@ from stepwell import orchestrations  # noqa: F401  - so that plan reviews come b
 from stepwell.checkpointing.codec import Codec
 from stepwell.checkpointing.journal import CallInDoubt
 from stepwell.checkpointing.storage.protocol import PendingSummary, RunInfo
+from stepwell.cli.plurals import number_of
 from stepwell.workflows.events import WorkflowEvent
 from stepwell.workflows.typing import type_name
 
@@ -34,6 +35,10 @@ class Question:
     response_type: str
     asked_at: str | None = None
     deadline: str | None = None
+    workflow: str = ""
+    """The name of the workflow that asks, if it is known."""
+    team: tuple[str, ...] = ()
+    """Of a plan: everybody who can be given a step, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ def question_of_summary(run: RunInfo, request: PendingSummary) -> Question:
         response_type=request.response_type,
         asked_at=request.asked_at,
         deadline=request.deadline,
+        workflow=run.workflow_name,
     )
 
 
@@ -113,7 +119,10 @@ def approve_edited(plan_text: str) -> Given:
     plan = Plan.parse(plan_text)
     if not plan:
         raise ValueError("the edited plan has no step; to call the task off, reject it")
-    return Given({"decision": "approve", "edited_plan": plan.text}, f"approved with {len(plan.steps)} edited steps")
+    return Given(
+        {"decision": "approve", "edited_plan": plan.text},
+        f"approved as edited, with {number_of(len(plan.steps), 'step')}",
+    )
 
 
 def revise(feedback: str) -> Given:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli import exits
 from stepwell.cli.asking import summary_lines
 from stepwell.cli.failures import tell
+from stepwell.cli.plurals import number_of
 from stepwell.cli.safe_text import safe
 from stepwell.cli.values import counted, plain, text_of
 
@@ -27,7 +28,7 @@ def print_outcome(outcome: Outcome, *, answer_with: str, resume_with: str) -> in
     for output in outcome.outputs:
         print(safe(text_of(output)))
     if outcome.replayed:
-        tell(f"{outcome.replayed} call(s) were replayed from the record; none of them was made again")
+        tell(replayed(outcome.replayed))
     if used := total(outcome.usage):
         tell(f"run {outcome.run_id}: {used}")
     if outcome.waiting:
@@ -38,6 +39,13 @@ def print_outcome(outcome: Outcome, *, answer_with: str, resume_with: str) -> in
         tell(f"\nanswer with:     {answer_with}\nthen go on with: {resume_with}")
         return exits.WAITING
     return exits.DONE
+
+
+def replayed(count: int) -> str:
+    """Calls that cost nothing this time, in a sentence."""
+    if count == 1:
+        return "1 call was replayed from the record and not made again"
+    return f"{number_of(count, 'call')} were replayed from the record; none of them was made again"
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepwell.cli import exits, options
-from stepwell.cli.failures import Advice, reported, tell
+from stepwell.cli.failures import reported, tell
+from stepwell.cli.remedies import ANY_TARGET, Advice, what_happened
 from stepwell.cli.sessions import Session, session
+from stepwell.errors import AlreadyAnswered, UnknownRequest, UnknownRun
 
 if TYPE_CHECKING:
     from stepwell.cli.answers import Wish
+    from stepwell.cli.following import Outcome
+    from stepwell.cli.jobs import Job
     from stepwell.cli.questions import Question
+    from stepwell.workflows.stream import ResponseStream
+
+    Starting = Callable[[Job, list[Question]], Callable[[], ResponseStream] | Outcome]
 
 
 def review(
@@ -53,7 +61,7 @@ def review(
     """
     from stepwell.cli.answers import Wish
 
-    advice = Advice()
+    advice = Advice(target=target or ANY_TARGET, store=store)
     with reported(show_traceback=traceback, advice=advice):
         wish = Wish(approve=approve, revise=revise, edit=edit, reject=reject, answer=answer)
         with session(store) as here:
@@ -73,53 +81,82 @@ def _reviewed(
 ) -> int:
     from stepwell.cli import consoles, waiting
     from stepwell.cli.results import print_json, question_json
+    from stepwell.cli.undelivered import undelivered_questions
 
-    questions = here.run(waiting.questions_for(here.storage, wanted))
-    if not wish.given and (as_json or not consoles.somebody_is_there()):
+    can_answer = wish.given or (consoles.somebody_is_there() and not as_json)
+    is_for_the_program = can_answer and target is not None and wanted is not None
+    undelivered = here.run(undelivered_questions(here.storage, str(wanted))) if is_for_the_program else []
+    questions = undelivered or here.run(waiting.questions_for(here.storage, wanted))
+    if not can_answer:
         if as_json:
             print_json({"waiting": [question_json(question) for question in questions]})
         else:
             waiting.print_questions(questions, store=store)
         return exits.WAITING if questions else exits.DONE
     if not questions:
-        tell("nothing waits for an answer" if wanted is None else f"run {wanted} waits for no answer")
-        return exits.FAILED if wish.given else exits.DONE
+        return _nothing_to_answer(here, wanted, wish, store=store)
     if wish.given:
         questions = [waiting.the_only_one(questions)]
     if target is not None:
-        return _answered_at_once(here, questions, wish, target=target, store=store, as_json=as_json, advice=advice)
+        starting = _with_its_questions if undelivered else _with_a_resume
+        return _answered_at_once(
+            here, questions, wish, starting, target=target, store=store, as_json=as_json, advice=advice
+        )
     return _recorded(here, questions, wish, store=store, as_json=as_json)
+
+
+def _nothing_to_answer(here: Session, wanted: str | None, wish: Wish, *, store: str | None) -> int:
+    """Perhaps somebody else was faster, and then that is what there is to know."""
+    from stepwell.cli import waiting
+    from stepwell.cli.command_lines import command_line
+
+    if wanted is None:
+        tell("nothing waits for an answer")
+    else:
+        if wish.given:
+            here.run(waiting.refuse_if_just_answered(here.storage, wanted))
+        tell(f"run {wanted} waits for no answer; what was decided: {command_line('show', wanted, store=store)}")
+    return exits.FAILED if wish.given else exits.DONE
 
 
 def _recorded(here: Session, questions: list[Question], wish: Wish, *, store: str | None, as_json: bool) -> int:
     """Leave the answers in the store for the next resume."""
     from stepwell.cli.answers import answering
-    from stepwell.cli.command_lines import command_line
+    from stepwell.cli.plan_owners import with_teams
     from stepwell.cli.questions import LATER, Given
     from stepwell.cli.results import print_json
     from stepwell.cli.safe_text import safe
+    from stepwell.cli.waiting import going_on_with
 
-    ask, recorded = answering(wish), []
-    for question in questions:
+    ask, recorded, overtaken = answering(wish, echoes=False), [], 0
+    for question in here.run(with_teams(questions, here.storage)):
         given = ask(question)
         if given is LATER:
             break
         assert isinstance(given, Given)
-        here.run(here.storage.answer(question.request_id, given.value, run_id=question.run_id))
+        try:
+            here.run(here.storage.answer(question.request_id, given.value, run_id=question.run_id))
+        except (AlreadyAnswered, UnknownRequest, UnknownRun) as gone:
+            if wish.given:
+                raise
+            tell(f"your answer came too late and is not recorded: {what_happened(gone)}")
+            overtaken += 1
+            continue
         recorded.append({"request_id": question.request_id, "run_id": question.run_id, "answer": given.value})
         if not as_json:
             about = f"{question.request_id} of run {question.run_id}"
             print(safe(f"{about}: {given.words}; its next resume delivers this:"))
-            print(safe(f"  {command_line('resume', 'TARGET', question.run_id, store=store)}"))
+            print(safe(f"  {going_on_with(question, store=store)}"))
     if as_json:
         print_json({"recorded": recorded})
-    return exits.DONE if len(recorded) == len(questions) else exits.WAITING
+    return exits.DONE if len(recorded) + overtaken == len(questions) else exits.WAITING
 
 
 def _answered_at_once(
     here: Session,
     questions: list[Question],
     wish: Wish,
+    starting: Starting,
     *,
     target: str,
     store: str | None,
@@ -137,14 +174,26 @@ def _answered_at_once(
     code = exits.DONE
     for run_id in dict.fromkeys(question.run_id for question in questions):
         job = Job(here, workflow, run_id, target, store)
-        ids = {question.request_id for question in questions if question.run_id == run_id}
+        meant = [question for question in questions if question.run_id == run_id]
+        ids = {question.request_id for question in meant}
         with job.advising(advice), kept_for_json(as_json):
             outcome = job.watch(
-                lambda run_id=run_id: workflow.run(  # type: ignore[misc]
-                    run_id=run_id, stream=True, checkpoint_storage=here.storage
-                ),
+                starting(job, meant),
                 answering=once(answering(wish), ids) if wish.given else answering(wish),
                 as_json=as_json,
             )
         code = max(code, job.report(outcome, as_json=as_json))
     return code
+
+
+def _with_a_resume(job: Job, questions: list[Question]) -> Callable[[], ResponseStream]:
+    """The run asks again, with the types of its program."""
+    return lambda: job.workflow.run(run_id=job.run_id, stream=True, checkpoint_storage=job.session.storage)
+
+
+def _with_its_questions(job: Job, questions: list[Question]) -> Outcome:
+    """A resume would deliver the answer that is recorded, so it is asked before: the program takes the better one."""
+    from stepwell.cli.following import Outcome
+    from stepwell.workflows.events import WorkflowRunState
+
+    return Outcome(job.run_id, WorkflowRunState.IDLE_WITH_PENDING_REQUESTS, (), {}, tuple(questions))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepwell.cli import options
-from stepwell.cli.failures import Advice, reported
+from stepwell.cli.failures import reported
+from stepwell.cli.remedies import Advice
 from stepwell.cli.sessions import Session, session
 
 if TYPE_CHECKING:
@@ -154,12 +155,12 @@ def _work(
     from stepwell.cli.jobs import Job, answering_at_hand
     from stepwell.cli.targets import load_workflow
 
-    advice = Advice()
+    advice = Advice(target=target, store=store)
     with (
         reported(show_traceback=traceback, advice=advice),
         session(store, create=create, audit=audit) as here,
     ):
-        # Loaded first: a target that can't be imported must not leave anything behind in the store.
+        # Loaded first: a store that is not there yet is made when it is first used.
         with kept_for_json(as_json):
             workflow = load_workflow(target, here)
         job = Job(here, workflow, run_id, named_store=store, target=target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from stepwell.cli.failures import Unusable
+from stepwell.cli.remedies import Unusable
 
 if TYPE_CHECKING:
     from stepwell.checkpointing.storage.protocol import RunInfo

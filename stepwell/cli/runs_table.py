@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from stepwell.cli import consoles
 from stepwell.cli.failures import tell
 from stepwell.cli.holders import at_work_on
 from stepwell.cli.questions import questions_of_run
+from stepwell.cli.remedies import Unusable
 from stepwell.cli.results import question_json, total
 from stepwell.cli.safe_text import one_line
 
@@ -24,8 +25,10 @@ _STANDING = {
     "IDLE_WITH_PENDING_REQUESTS": "waiting",
     "FAILED": "failed",
     "CANCELLED": "interrupted",
+    "DAMAGED": "damaged",
 }
-_COLOURS = {"done": "green", "waiting": "yellow", "failed": "red", "running": "cyan"}
+_WORDS = ("running", "waiting", "answered", "done", "failed", "interrupted", "cancelled", "cut off", "damaged")
+_COLOURS = {"done": "green", "waiting": "yellow", "failed": "red", "damaged": "red", "running": "cyan"}
 
 
 def standing(run: RunInfo) -> str:
@@ -37,6 +40,17 @@ def standing(run: RunInfo) -> str:
     if run.stopped_by == "cancel_run":
         return "cancelled"
     return _STANDING.get(run.state, run.state)
+
+
+def standing_like(word: str) -> Callable[[RunInfo], bool]:
+    """Picks runs by a word of the table (`waiting`) or by the state on record (`IDLE_WITH_PENDING_REQUESTS`)."""
+    plain = word.strip().lower()
+    if plain.upper() in _STANDING:
+        return lambda run: run.state == plain.upper()
+    if plain in _WORDS:
+        return lambda run: standing(run) == plain
+    known = f"{', '.join(_WORDS)}, or as it is on record: {', '.join(_STANDING)}"
+    raise Unusable(f"--state {word!r}: no run can stand like that; runs are {known}")
 
 
 def print_runs(runs: Sequence[RunInfo]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepwell.cli.loops import Loop
 from stepwell.cli.stores import open_storage, store_named
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Session:
     """A storage, and the loop on which it is used."""
 
-    loop: asyncio.Runner
+    loop: Loop
     storage: RecordingStorage
     store: str
 
@@ -32,7 +32,7 @@ class Session:
 def session(given_store: str | None, *, create: bool = False, **options: Any) -> Iterator[Session]:
     """Open the store that was named; Ctrl-C during `run` cancels the work, and the storage is closed all the same."""
     store = store_named(given_store)
-    with asyncio.Runner() as loop:
+    with Loop() as loop:
         storage = open_storage(store, create=create, **options)
         try:
             yield Session(loop, storage, store)
@@ -45,5 +45,5 @@ def nowhere() -> Iterator[Session]:
     """For commands that keep nothing, and work with programs that want a storage all the same."""
     from stepwell.checkpointing import InMemoryCheckpointStorage
 
-    with asyncio.Runner() as loop:
+    with Loop() as loop:
         yield Session(loop, InMemoryCheckpointStorage(), "")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from stepwell.checkpointing.checkpoint import RESERVED_STATE_KEYS
-from stepwell.cli.failures import Unusable
+from stepwell.checkpointing.codec import MAX_DEPTH
+from stepwell.cli.json_texts import parsed_json
+from stepwell.cli.remedies import Unusable
+from stepwell.cli.safe_text import one_line
 
 
 def edited_state(state: Mapping[str, Any], *, file: Path | None, settings: Sequence[str]) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def edited_state(state: Mapping[str, Any], *, file: Path | None, settings: Seque
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = parsed_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise Unusable(f"{file} can't be read: {error.strerror}") from error
     except ValueError as error:
@@ -42,12 +44,12 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _parsed(setting: str) -> tuple[list[str], Any]:
     path, separator, text = setting.partition("=")
-    if not separator or not all(path.split(".")):
-        raise Unusable(f"--set {setting!r}: write it as path=JSON, for example customer.name='\"Ada\"'")
+    if not separator or not all(path.split(".")) or path.count(".") >= MAX_DEPTH:
+        raise Unusable(f"--set {one_line(setting, 80)!r}: write it as path=JSON, for example customer.name='\"Ada\"'")
     try:
-        return path.split("."), json.loads(text)
+        return path.split("."), parsed_json(text)
     except ValueError as error:
-        raise Unusable(f"--set {setting!r}: {text!r} is no JSON (texts need quotes)") from error
+        raise Unusable(f"--set {one_line(setting, 80)!r}: that is no JSON ({error}); texts need quotes") from error
 
 
 def _changed(there: Any, path: Sequence[str], value: Any, setting: str) -> Any:

@@ -10,6 +10,7 @@ from stepwell.checkpointing.journal import CallRecord
 from stepwell.cli import consoles
 from stepwell.cli.asking import summary_lines
 from stepwell.cli.holders import at_work_on
+from stepwell.cli.plurals import number_of
 from stepwell.cli.questions import questions_of_run
 from stepwell.cli.results import total
 from stepwell.cli.runs_by_id import run_named
@@ -73,7 +74,7 @@ Line = tuple[str, str]
 def _lines(story: Story, *, full: bool) -> Iterator[Line]:
     yield from _head(story.run)
     if story.left_out:
-        yield f"… {story.left_out} earlier checkpoints; --all shows them", "dim"
+        yield f"… {number_of(story.left_out, 'earlier checkpoint')}; --all shows everything", "dim"
     for moment in story.moments:
         yield from _moment_lines(moment, full=full)
     if story.calls:
@@ -89,7 +90,7 @@ def _head(run: RunInfo) -> Iterator[Line]:
     if run.parent_run_id:
         yield f"a branch of run {run.parent_run_id}, from checkpoint {run.parent_checkpoint_id}", ""
     if run.stopped_by and run.state != "IDLE":
-        yield f"stopped by {run.stopped_by}", "red"
+        yield f"{'what is wrong:' if run.state == 'DAMAGED' else 'stopped by'} {run.stopped_by}", "red"
     if holder := at_work_on(run):
         yield f"held by {holder}", ""
 
@@ -149,7 +150,7 @@ def _foot(run: RunInfo) -> Iterator[Line]:
         yield from ((f"  {line}", "") for line in summary_lines(question))
     if run.undelivered_answers:
         yield "", ""
-        yield f"{run.undelivered_answers} answer(s) recorded; the next resume delivers them", "green"
+        yield f"{number_of(run.undelivered_answers, 'answer')} recorded, to be delivered by the next resume", "green"
 
 
 def _cut(text: str, full: bool) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.failures import Unusable
+from stepwell.cli.plurals import article
+from stepwell.cli.remedies import Unusable
 from stepwell.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ def load_workflow(target: str, session: Session) -> Workflow:
     found = _looked_up(module, name, target)
     workflow = found if isinstance(found, Workflow) else _built(found, target, session)
     if not isinstance(workflow, Workflow):
-        made = f" that returned a {type(workflow).__name__}" if callable(found) else ""
-        raise Unusable(f"{target!r} is a {type(found).__name__}{made}, not a workflow or a function that builds one")
+        made = f" that returned {article(type(workflow).__name__)}" if callable(found) else ""
+        raise Unusable(
+            f"{target!r} is {article(type(found).__name__)}{made}, not a workflow or a function that builds one"
+        )
     return workflow
 
 
@@ -46,7 +49,7 @@ def _from_name(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise Unusable(f"there is no module {error.name!r} here; {SHAPE}") from error
         raise _broken(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
 
@@ -54,32 +57,41 @@ def _from_file(path: Path) -> ModuleType:
     """Under the name it would have if it were imported, so that its types are those that running it stores."""
     if not path.is_file():
         raise Unusable(f"there is no file {str(path)!r}")
-    top, name = _place_of(path.resolve())
+    file = path.resolve()
+    top, name = _place_of(file)
     _look_here_first(top)
-    known = sys.modules.get(name)
-    if known is not None:
-        if getattr(known, "__file__", None) != str(path.resolve()):
-            raise Unusable(f"{str(path)!r} has the name of a module that is in use already ({name}); rename it")
-        return known
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    try:
+        # Inside a package the ordinary way: importing the package may well import this very module.
+        module = importlib.import_module(name) if "." in name or name in sys.modules else _executed(file, name)
+    except (Exception, SystemExit) as error:
+        raise _broken(str(path), error) from error
+    if _file_of(module) != file:
+        raise Unusable(f"{str(path)!r} has the name of a module that is in use already ({name}); rename it")
+    return module
+
+
+def _executed(file: Path, name: str) -> ModuleType:
+    """The module of this very file, whatever else has its name on the path."""
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        if "." in name:
-            importlib.import_module(name.rpartition(".")[0])
         spec.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException:
         del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise _broken(str(path), error) from error
+        raise
     return module
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
 
 
 def _place_of(path: Path) -> tuple[Path, str]:
     """The folder that has to be on the path, and the dotted name of the file from there."""
-    parts, folder = [path.stem], path.parent
+    parts, folder = [path.stem] if path.stem != "__init__" else [], path.parent
     while (folder / "__init__.py").is_file() and folder.name:
         parts.append(folder.name)
         folder = folder.parent
@@ -120,7 +132,7 @@ def _built(found: Any, target: str, session: Session) -> Any:
     try:
         made = found(*arguments)
         return session.run(_awaited(made)) if inspect.isawaitable(made) else made
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Unusable(f"{target!r} failed: {type(error).__name__}: {error}; --traceback shows where") from error
 
 

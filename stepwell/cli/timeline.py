@@ -10,6 +10,7 @@ from stepwell import orchestrations  # noqa: F401  - so that plans and ledgers c
 from stepwell.checkpointing.checkpoint import EXECUTOR_STATE, WorkflowCheckpoint
 from stepwell.checkpointing.codec import Codec
 from stepwell.checkpointing.journal import CallRecord
+from stepwell.cli.remedies import what_happened
 from stepwell.cli.values import plain, text_of, type_of
 from stepwell.errors import WorkflowCheckpointException
 
@@ -87,7 +88,7 @@ async def _loaded(storage: RecordingStorage, header: WorkflowCheckpoint) -> Any:
     try:
         return await storage.load(header.checkpoint_id)
     except WorkflowCheckpointException as error:
-        return str(error)
+        return what_happened(error)
 
 
 def _unreadable(header: WorkflowCheckpoint, problem: str) -> Moment:

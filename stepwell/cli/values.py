@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepwell.checkpointing.codec import TAG, Codec, OpaqueValue
+from stepwell.cli.plurals import number_of
 from stepwell.errors import CodecError
 
 TYPE = "$type"
@@ -108,7 +109,7 @@ def counted(usage: Mapping[str, float]) -> str:
     """Usage for people: `2 calls, 237 tokens`."""
     parts = []
     if calls := int(usage.get("calls", 0)):
-        parts.append(f"{calls} call{'s' if calls != 1 else ''}")
+        parts.append(number_of(calls, "call"))
     if tokens := int(usage.get("total_tokens", 0)):
-        parts.append(f"{tokens:,} tokens")
+        parts.append(number_of(tokens, "token"))
     return ", ".join(parts)

@@ -42,12 +42,12 @@ class View(Protocol):
         ...
 
 
-def view_for(console: Console, workflow: Workflow) -> View:
+def view_for(console: Console, workflow: Workflow, *, hint: str = "", first_plan_is_asked_about: bool = False) -> View:
     """A live view on a terminal, plain lines elsewhere."""
     if console.is_terminal and not console.is_dumb_terminal:
         from stepwell.cli.live import LiveView
 
-        return LiveView(console, workflow=workflow)
+        return LiveView(console, workflow=workflow, hint=hint, first_plan_is_asked_about=first_plan_is_asked_about)
     from stepwell.cli.live_lines import PlainLines
 
-    return PlainLines(console, workflow=workflow)
+    return PlainLines(console, workflow=workflow, first_plan_is_asked_about=first_plan_is_asked_about)

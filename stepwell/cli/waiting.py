@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from stepwell.cli.asking import summary_lines
 from stepwell.cli.command_lines import command_line
-from stepwell.cli.failures import Unusable, tell
+from stepwell.cli.demo.names import NAME, TARGET, is_the_demos
+from stepwell.cli.failures import tell
 from stepwell.cli.questions import Question, questions_of_run
+from stepwell.cli.remedies import ANY_TARGET, Unusable
 from stepwell.cli.safe_text import safe
 from stepwell.errors import AlreadyAnswered
 
@@ -36,6 +38,23 @@ async def _refuse(storage: RecordingStorage, wanted: str, everything: Sequence[Q
     waiting = ", ".join(f"{question.request_id} (run {question.run_id})" for question in everything[:5])
     there = f"waiting are {waiting}" if waiting else "nothing waits for an answer in this store"
     raise Unusable(f"there is no run and no request {wanted!r}; {there}")
+
+
+async def refuse_if_just_answered(storage: RecordingStorage, run_id: str) -> None:
+    """A run whose answer is not delivered yet waits for none, and whoever comes second should hear of the first."""
+    checkpoint = await storage.get_latest(run_id=run_id)
+    for request_id in checkpoint.pending_request_info_events if checkpoint is not None else ():
+        decision = await storage.decision(run_id, request_id)
+        if decision is not None:
+            raise AlreadyAnswered(request_id, run_id, decision.answered_at, decision.value[:300])
+
+
+def going_on_with(question: Question, *, store: str | None) -> str:
+    """The command that delivers an answer; only the demo's program is known here."""
+    if is_the_demos(question.workflow, question.run_id):
+        return command_line("demo", store=store)
+    target = TARGET if question.workflow == NAME else ANY_TARGET
+    return command_line("resume", target, question.run_id, store=store)
 
 
 def the_only_one(questions: Sequence[Question]) -> Question:

@@ -30,7 +30,7 @@ def refused(told: Told, *, code: int = 2) -> str:
         ("team.py", "module:variable or file.py:variable"),
         ("team.py:", "module:variable or file.py:variable"),
         ("team.py:squad", "there is no 'squad' in it; it has team"),
-        ("shop.py:not_a_workflow", "is a int, not a workflow"),
+        ("shop.py:not_a_workflow", "is an int, not a workflow"),
         ("shop.py:returns_a_text", "returned a str, not a workflow"),
         ("shop.py:wants_two", "takes first, second"),
         ("shop.py:breaks", "RuntimeError: the builder broke"),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pexpect
 import pytest
 
-from tests.cli.conftest import Stepwell
+from tests.cli.conftest import PATIENCE, Stepwell
 
 COUNT = ("run", "counting.py:workflow", "3", "--json-message", "--run-id", "c1")
-PATIENCE = 60
 LATER = r"\[l\]ater: "
 
 
@@ -53,15 +50,11 @@ def test_a_killed_run_goes_on_at_once(stepwell: Stepwell) -> None:
 
 def test_a_run_at_work_is_shown_as_running_and_can_not_be_run_twice(stepwell: Stepwell) -> None:
     process = hanging(stepwell)
-    try:
-        assert [run["standing"] for run in stepwell("runs", "--json").json["runs"]] == ["running"]
-        told = stepwell("resume", "counting.py:workflow", "c1")
-        assert told.code == 1
-        assert f"process {process.pid}" in told.err
-        assert "c1" in stepwell("prune", "--keep", "1", "--json").json["stayed"]
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE)
+    assert [run["standing"] for run in stepwell("runs", "--json").json["runs"]] == ["running"]
+    told = stepwell("resume", "counting.py:workflow", "c1")
+    assert told.code == 1
+    assert f"process {process.pid}" in told.err
+    assert "c1" in stepwell("prune", "--keep", "1", "--json").json["stayed"]
 
 
 def test_a_reader_that_goes_away_is_no_error_worth_a_traceback(stepwell: Stepwell) -> None:
@@ -92,21 +85,6 @@ def test_a_call_in_doubt_is_decided_from_the_command_line(stepwell: Stepwell) ->
 # --- at a terminal ----------------------------------------------------------------------------------------------------
 
 
-def at_terminal(stepwell: Stepwell, *words: str, **env: str) -> pexpect.spawn[str]:
-    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", **env}
-    environment.pop("EDITOR", None)
-    environment.pop("VISUAL", None)
-    return pexpect.spawn(
-        sys.executable,
-        ["-m", "stepwell.cli", *words],
-        cwd=str(stepwell.folder),
-        env=environment,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        dimensions=(40, 100),
-    )
-
-
 def ended(terminal: pexpect.spawn[str]) -> int | None:
     terminal.expect(pexpect.EOF)
     terminal.close()
@@ -115,7 +93,7 @@ def ended(terminal: pexpect.spawn[str]) -> int | None:
 
 
 def test_a_plan_is_edited_and_approved_at_the_terminal(stepwell: Stepwell) -> None:
-    terminal = at_terminal(stepwell, "run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
+    terminal = stepwell.at_terminal("run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
     for expected, typed in (
         (LATER, "e"),
         ("Find out", ""),
@@ -133,7 +111,7 @@ def test_a_plan_is_edited_and_approved_at_the_terminal(stepwell: Stepwell) -> No
 
 
 def test_ctrl_c_at_a_question_leaves_the_run_waiting(stepwell: Stepwell) -> None:
-    terminal = at_terminal(stepwell, "run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
+    terminal = stepwell.at_terminal("run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
     terminal.expect(LATER)
     terminal.sendintr()
     terminal.expect("go on with: python -m stepwell.cli resume team.py:team brief")
@@ -142,7 +120,7 @@ def test_ctrl_c_at_a_question_leaves_the_run_waiting(stepwell: Stepwell) -> None
 
 
 def test_later_ends_with_3(stepwell: Stepwell) -> None:
-    terminal = at_terminal(stepwell, "run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
+    terminal = stepwell.at_terminal("run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
     terminal.expect(LATER)
     terminal.sendline("l")
     terminal.expect("stepwell.cli review brief")
@@ -152,7 +130,7 @@ def test_later_ends_with_3(stepwell: Stepwell) -> None:
 def test_review_asks_at_the_terminal_without_the_program(stepwell: Stepwell) -> None:
     stepwell("run", "shop.py:workflow", '{"item": "lamp", "euros": 50}', "--json-message", "--run-id", "order")
     (stepwell.folder / "shop.py").rename(stepwell.folder / "gone.txt")
-    terminal = at_terminal(stepwell, "review")
+    terminal = stepwell.at_terminal("review")
     terminal.expect("clerk asks:")
     terminal.expect("lamp")
     terminal.expect("later")
@@ -166,11 +144,11 @@ def test_review_asks_at_the_terminal_without_the_program(stepwell: Stepwell) -> 
 @pytest.mark.parametrize("words", [("runs",), ("show", "brief")])
 def test_colour_is_left_out_where_it_is_not_wanted(stepwell: Stepwell, words: tuple[str, ...]) -> None:
     stepwell("run", "team.py:team", "What are stepwells for?", "--run-id", "brief")
-    plain = at_terminal(stepwell, *words)
+    plain = stepwell.at_terminal(*words)
     plain.expect(pexpect.EOF)
     assert "\x1b[3" not in str(plain.before)
     plain.close()
-    coloured = at_terminal(stepwell, *words, NO_COLOR="")
+    coloured = stepwell.at_terminal(*words, NO_COLOR="")
     coloured.expect(pexpect.EOF)
     assert "\x1b[3" in str(coloured.before)
     coloured.close()

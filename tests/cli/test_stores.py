@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 from psycopg import sql
 
-from stepwell.cli.command_lines import command_line
-from stepwell.cli.stores import shown_store
+from stepwell.cli.command_lines import command_line, shown_store
 from tests.cli.conftest import Stepwell
 from tests.postgres_server import server
 

@@ -107,7 +107,7 @@ def test_the_demo_is_edited_killed_run_again_and_looked_at_from_another_process(
     again = Screen(tmp_path, columns, "demo", DEMO_DELAY="0.05")
     again.reads("going on with run demo-1")
     again.reads("The brief")
-    replayed = again.reads(r"\d+ call\(s\) were replayed from the record")
+    replayed = again.reads(r"\d+ calls were replayed from the record")
     assert again.leaves() == 0
     assert int(replayed.split()[0]) >= 2
     assert any("Write a very short brief." in line for line in again.lines)

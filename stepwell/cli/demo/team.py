@@ -9,10 +9,10 @@ from stepwell.agents.agent import Agent
 from stepwell.agents.tools import tool
 from stepwell.checkpointing.storage.protocol import CheckpointStorage
 from stepwell.cli.demo.models import models
+from stepwell.cli.demo.names import NAME
 from stepwell.orchestrations.magentic import MagenticBuilder
 from stepwell.workflows.workflow import Workflow
 
-NAME = "researcher-writer"
 TASK = "Write a one-page brief on stepwells for a city council that thinks about restoring one. Use the notes."
 
 
