@@ -128,6 +128,14 @@ def test_a_plan_is_edited_in_the_editor_of_the_person(tmp_path: Path, monkeypatc
     assert answer.value["edited_plan"] == "1. writer: Only write."
 
 
+def test_an_owner_that_nobody_knows_can_be_corrected() -> None:
+    desk = Desk("e", "", "writr: Write.", "", "e", "", "writer: Rhyme.", "", "y")
+    answer = desk.asked(PLAN_QUESTION)
+    assert isinstance(answer, Given)
+    assert answer.value["edited_plan"] == "1. researcher: Find out.\n2. writer: Rhyme."
+    assert desk.seen.count("writr is not in the team (the plan had steps for researcher, writer)") == 1
+
+
 def test_an_editor_that_fails_leaves_the_plan_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", "/nowhere/to/be/found")
     desk = Desk("e", "a")

@@ -57,6 +57,15 @@ async def planned(state: LiveState, workflow: Workflow, run_id: str = "one") -> 
     return entries, request
 
 
+async def test_a_first_plan_that_somebody_is_asked_about_is_left_to_whoever_asks() -> None:
+    state = LiveState(first_plan_is_asked_about=True)
+
+    entries, _ = await planned(state, build(InMemoryCheckpointStorage()))
+
+    assert [entry for entry in entries if isinstance(entry, Planned)] == []
+    assert state.plan is not None
+
+
 async def test_a_team_is_told_from_its_plan_to_its_end() -> None:
     state, workflow = LiveState(), build(InMemoryCheckpointStorage())
 

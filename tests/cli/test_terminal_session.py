@@ -98,6 +98,7 @@ def test_the_demo_is_edited_killed_run_again_and_looked_at_from_another_process(
     first.types("")
     first.reads(r"approve this plan\?")
     first.types("y")
+    first.reads("The models are scripted")
     first.reads("read_note")
     first.child.kill(signal.SIGKILL)
     assert first.leaves() == -signal.SIGKILL

@@ -77,7 +77,7 @@ def test_killed_and_run_again_it_goes_on_and_says_what_was_replayed(tmp_path: Pa
     again = demo(tmp_path, "--yes")
 
     assert again.returncode == 0, again.stderr
-    replayed = re.search(r"(\d+) call\(s\) were replayed", again.stdout)
+    replayed = re.search(r"(\d+) calls were replayed", again.stdout)
     assert replayed is not None
     assert int(replayed[1]) >= 2
     assert "manager: 7 model calls" in again.stdout

@@ -133,7 +133,7 @@ def _print_next(console: Console, run_id: str, store: str | None) -> None:
         command_line("branch", TARGET, "CHECKPOINT_ID", store=store): "another run from one of these checkpoints",
         command_line("runs", store=store): "all runs in this store",
         command_line("review", store=store): "what waits for your answer",
-        command_line("graph", TARGET, store=store): "the team, drawn",
+        command_line("graph", TARGET, store=None): "the team, drawn",
         command_line("verify", store=store): "is everything on record whole?",
         command_line("demo", "--new", store=store): "once more; kill it in the middle",
     }
