@@ -95,6 +95,7 @@ def graph(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of stdout.")] = None,
     run_id: Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="Mark where this run is.")] = None,
     store: options.Store = None,
+    as_json: options.Json = False,
     traceback: options.Traceback = False,
 ) -> None:
     """Draw a workflow.
@@ -104,10 +105,15 @@ def graph(
       stepwell graph team.py:team
       stepwell graph team.py:team --format svg --output team.svg
       stepwell graph team.py:team --run brief-1 --format svg -o now.svg
+      stepwell graph team.py:team --json
     """
-    from stepwell.cli.pictures import draw
+    from stepwell.cli.pictures import described, draw
+    from stepwell.cli.results import print_json
 
     with reported(show_traceback=traceback, advice=Advice(target=target, store=store)):
+        if as_json:
+            print_json(described(target))
+            return
         text = draw(target, form.value, run_id=run_id, store=store)
         if output is None:
             print(text, end="")

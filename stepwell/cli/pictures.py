@@ -26,6 +26,21 @@ def draw(target: str, form: str, *, run_id: str | None, store: str | None) -> st
     return viz.to_mermaid()
 
 
+def described(target: str) -> dict[str, Any]:
+    """The same workflow for programs: its executors, and the edges that join them."""
+    with nowhere() as here:
+        graph = load_workflow(target, here).graph
+    return {
+        "workflow": graph.name,
+        "start": graph.start,
+        "executors": [{"id": name, "type": type(slot.prototype).__name__} for name, slot in graph.slots.items()],
+        "edges": [
+            {"kind": group.kind, "sources": list(group.sources), "targets": list(group.targets)}
+            for group in graph.groups
+        ],
+    }
+
+
 def _standing(here: Session, run_id: str) -> Any:
     run = here.run(run_named(here.storage, run_id))
     return here.run(here.storage.get_latest(run_id=run_id)) or run

@@ -103,6 +103,12 @@ def test_a_workflow_is_drawn_without_making_a_store(stepwell: Stepwell, form: st
     assert not Path(".stepwell").exists()
 
 
+def test_a_workflow_is_described_for_programs(stepwell: Stepwell) -> None:
+    told = stepwell("graph", "shop.py:build", "--json").json
+    assert told["start"] in {each["id"] for each in told["executors"]}
+    assert {"workflow", "edges"} < set(told)
+
+
 def test_a_picture_goes_into_a_file_and_marks_where_a_run_is(finished: Stepwell) -> None:
     assert finished("graph", "shop.py:workflow", "-f", "svg", "-o", "shop.svg", "--run", "order").code == 0
     plain = finished("graph", "shop.py:workflow", "-f", "svg").out
