@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from stepwell.cli import exits
-from stepwell.cli.streams import flushed, open_streams, unwritable
+from stepwell.cli import exits, streams
 
 __all__ = ["main"]
 
@@ -16,8 +15,8 @@ _NEEDS = ("typer", "rich")
 def main() -> None:
     """What `stepwell` runs."""
     try:
-        open_streams()
-        sys.exit(flushed(_exit_code()))
+        streams.open_streams()
+        sys.exit(streams.flushed(_exit_code()))
     except KeyboardInterrupt:
         sys.exit(exits.INTERRUPTED)  # before there was anything to interrupt, or after all was said
 
@@ -34,5 +33,5 @@ def _exit_code() -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else exits.DONE
     except OSError as error:
-        return unwritable(error)  # commands report whatever goes wrong in their work; what is left is printing
+        return streams.unwritable(error)  # commands report whatever goes wrong in their work; what is left is printing
     return exits.DONE

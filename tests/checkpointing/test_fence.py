@@ -446,10 +446,13 @@ async def test_a_forked_child_does_not_keep_its_parents_runs(path: Path, process
             await opened(storage)
 
         asyncio.run(begin())
+        child_is_there, told_by_child = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.write(told_by_child, b"!")
             time.sleep(100)
             os._exit(0)
+        os.read(child_is_there, 1)
         say(pid)
         hear()
     """

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -51,9 +51,11 @@ from stepwell.checkpointing.storage.postgres_liveness import Liveness
 from stepwell.checkpointing.storage.postgres_readers import Readers
 from stepwell.checkpointing.storage.postgres_transaction import Contested, Transaction
 from stepwell.checkpointing.storage.postgres_work import Work
-from stepwell.errors import WorkflowCheckpointException
+from stepwell.errors import StorageError, WorkflowCheckpointException
 
 logger = logging.getLogger(__name__)
+
+J = TypeVar("J", bound=Job)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _DEBT_SECONDS = 1.0
@@ -104,7 +106,10 @@ class GroupCommit:
             return [None] * len(jobs)  # it was never there
         with self._guard:
             try:
-                return self._persistently(jobs)
+                outcomes = self._persistently(jobs)
+                # Refused for a job's own sake, such as a right that was taken away: it is owed all the same.
+                self._remember_debts(_failed(jobs, outcomes))
+                return outcomes
             except MEDIUM_ERRORS as error:
                 self._disconnect()
                 self._remember_debts(jobs)
@@ -144,7 +149,7 @@ class GroupCommit:
             return self._done(self._doubt)
         owed = list(self._owed)
         outcomes = self._committed(connection, [*owed, *jobs])
-        del self._owed[: len(owed)]
+        self._owed[: len(owed)] = _failed(owed, outcomes)
         return outcomes[len(owed) :]
 
     def _committed(self, connection: Connection, jobs: Sequence[Job]) -> list[Any]:
@@ -312,6 +317,11 @@ class GroupCommit:
                 self._owed.append(job)
             elif type(job) is OpenRun:
                 self._owed.append(Disown(job.run_id))
+
+
+def _failed(jobs: Sequence[J], outcomes: Sequence[Any]) -> list[J]:
+    """The jobs that the database refused; `outcomes` may go on beyond them."""
+    return [job for job, outcome in zip(jobs, outcomes, strict=False) if isinstance(outcome, StorageError)]
 
 
 def _only_calls(jobs: Sequence[Job]) -> list[RecordCall]:
