@@ -254,7 +254,9 @@ class Agent(BaseAgent):
         return await turn.take(ask.messages)
 
     def _plan(self, ask: _Ask, label: str) -> TurnPlan:
-        options = replace(ask.options, tools=tuple(tool.spec for tool in ask.tools))
+        options, specs = ask.options, tuple(tool.spec for tool in ask.tools)
+        if specs != options.tools:
+            options = replace(options, tools=specs)
         if ask.output_type is not None:
             name = _tool_name(getattr(ask.output_type, "__name__", "output"))
             options = replace(options, response_format=ResponseFormat(name, freeze(schema_of(ask.output_type))))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepwell.agents.chat import Message
+from stepwell.agents.chat import Message, all_plain
 from stepwell.agents.content import Content
 from stepwell.checkpointing.registry import register_type
 from stepwell.errors import UnknownApproval
@@ -178,6 +178,8 @@ def pending_in(messages: Sequence[Message]) -> tuple[list[Message], PendingAppro
 
     The request must be in the conversation, in the assistant's message: an answer alone proves nothing.
     """
+    if all_plain(messages):
+        return list(messages), None, []
     asked = [i for i, m in enumerate(messages) if any(c.user_input_request for c in m.contents)]
     if not asked:
         return list(messages), None, []
@@ -209,7 +211,7 @@ def closed(messages: Sequence[Message]) -> list[Message]:
 
     Calls nobody answered were not made; answers whose call is gone are what a shortened history begins with.
     """
-    if not any(message.uses_tools for message in messages):
+    if all_plain(messages):
         return list(messages)
     result: list[Message] = []
     waiting: list[str] = []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from stepwell.agents.chat import ChatResponse, Message
+from stepwell.agents.chat import ChatResponse, Message, wire_digests
 from stepwell.agents.client import ChatClient, ChatOptions
 from stepwell.agents.content import Content
 from stepwell.agents.tools import FunctionTool, ResumedCall, ToolContext, ToolFailure, result_text, ticketed
@@ -62,15 +62,14 @@ class CallKeys:
         return f"{self.agent}/{self.turn}{number}/{key}"
 
 
-def turn_name(conversation: Iterable[Message]) -> str:
+def turn_name(conversation: Sequence[Message]) -> str:
     """A name for a turn from what it was asked, the same in every process. Outside of a run nobody needs one."""
     return conversation_digest(conversation)[:12] if is_recording() else "turn"
 
 
-def conversation_digest(conversation: Iterable[Message]) -> str:
+def conversation_digest(conversation: Sequence[Message]) -> str:
     """A digest of what goes to a model. Each message is digested once in its life, however often it is sent."""
-    text = "".join([message.wire_digest for message in conversation])
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return hashlib.blake2b(wire_digests(conversation).encode(), digest_size=12).hexdigest()
 
 
 def journalled_request(messages: Sequence[Message], **more: Any) -> dict[str, Any]:

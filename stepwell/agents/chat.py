@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Self, TypeAlias
 
 from stepwell.agents.content import (
@@ -31,19 +32,31 @@ AgentRunInputs: TypeAlias = "str | Content | Message | Sequence[str | Content | 
 """What an agent can be asked: a text, a message, or several of them."""
 
 
+_ABOUT_TOOLS = frozenset(("function_call", "function_approval_request"))
+
+
 class Message(ChatValue):
     """Something said by someone. `role` is `system`, `user`, `assistant` or `tool`.
 
     There is no `message_id` unless one is given: two messages that say the same are the same.
     """
 
-    __slots__ = ("_wire_digest", "additional_properties", "author_name", "contents", "message_id", "role")
+    __slots__ = (
+        "_is_plain",
+        "_wire_digest",
+        "additional_properties",
+        "author_name",
+        "contents",
+        "message_id",
+        "role",
+    )
 
     role: str
     contents: tuple[Content, ...]
     author_name: str | None
     message_id: str | None
     additional_properties: FrozenDict[Any]
+    _is_plain: bool
     _wire_digest: str
 
     def __init__(
@@ -70,15 +83,14 @@ class Message(ChatValue):
         return "".join(content.text or "" for content in self.contents if content.type == "text")
 
     @property
-    def uses_tools(self) -> bool:
-        """Does it call a tool, or bring a tool's answer?"""
-        # A plain loop: it is asked of every message of every conversation that is sent.
-        if self.role == "tool":
-            return True
-        for content in self.contents:  # noqa: SIM110
-            if content.type == "function_call":
-                return True
-        return False
+    def is_plain(self) -> bool:
+        """Has it nothing to do with tools: no call, no result, nothing to be approved? Found out once."""
+        try:
+            return self._is_plain
+        except AttributeError:
+            plain = self.role != "tool" and not any(content.type in _ABOUT_TOOLS for content in self.contents)
+            object.__setattr__(self, "_is_plain", plain)
+            return plain
 
     @property
     def wire_digest(self) -> str:
@@ -138,6 +150,27 @@ class Message(ChatValue):
     def __repr__(self) -> str:
         author = f", author_name={self.author_name!r}" if self.author_name else ""
         return f"Message({self.role!r}, {list(self.contents)!r}{author})"
+
+
+# What was found out once of each message of a conversation is asked for at every call: without a step of Python each.
+_found_plain = attrgetter("_is_plain")
+_found_digest = attrgetter("_wire_digest")
+
+
+def all_plain(conversation: Sequence[Message]) -> bool:
+    """Are these messages that have nothing to do with tools?"""
+    try:
+        return all(map(_found_plain, conversation))
+    except AttributeError:
+        return all(message.is_plain for message in conversation)
+
+
+def wire_digests(conversation: Sequence[Message]) -> str:
+    """The digests of these messages, in a row."""
+    try:
+        return "".join(map(_found_digest, conversation))
+    except AttributeError:
+        return "".join([message.wire_digest for message in conversation])
 
 
 def _contents(given: Contents | None) -> tuple[Content, ...]:

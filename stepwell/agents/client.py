@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Protocol, runtime_checkable
 
 from stepwell.agents.chat import ChatResponse, ChatResponseUpdate, Message
@@ -73,7 +74,7 @@ class ChatOptions:
     def of(cls, given: ChatOptions | Mapping[str, Any] | None) -> ChatOptions:
         """Options from a dict; what is no option of ours goes to `extra` and so to the provider as it is."""
         if given is None:
-            return cls()
+            return UNSAID
         if isinstance(given, ChatOptions):
             return given
         known = {field.name for field in fields(cls)} - {"extra"}
@@ -89,16 +90,14 @@ class ChatOptions:
 
     def over(self, base: ChatOptions) -> ChatOptions:
         """These options, completed by `base` where they say nothing."""
+        if self is UNSAID:
+            return base
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) not in (None, ())}
         return replace(base, **{**given, "extra": FrozenDict({**base.extra, **self.extra})})
 
     def to_request(self) -> dict[str, Any]:
         """What is asked for, as JSON data; the journal compares it when a call is replayed."""
-        result = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("tools", "response_format", "extra", "idempotency_key")
-        }
+        result = dict(zip(_PLAIN, _plain_values(self), strict=True))
         result["stop"] = None if self.stop is None else list(self.stop)
         # Schemas as texts that are made once: they go with every call, and only their equality matters here.
         result["tools"] = [[t.name, t.parameters.text] for t in self.tools] or None
@@ -107,6 +106,16 @@ class ChatOptions:
         result["extra"] = thaw(self.extra) or None
         return {name: value for name, value in result.items() if value is not None}
 
+
+UNSAID = ChatOptions()
+"""Options that leave everything to others."""
+
+_PLAIN = tuple(
+    field.name
+    for field in fields(ChatOptions)
+    if field.name not in ("tools", "response_format", "extra", "idempotency_key")
+)
+_plain_values = attrgetter(*_PLAIN)
 
 _OTHER_NAMES = {"model_id": "model", "allow_multiple_tool_calls": "parallel_tool_calls"}
 

@@ -283,9 +283,8 @@ class Journal:
     async def record(self, row: CallRecord) -> None:
         """Make `row` durable. It answers for the calls made inside it from now on: their rows go, their usage stays."""
         nested = [other for other in self.rows.values() if other.call_id.startswith(row.call_id + "/")]
-        used = [usage for usage in (row.usage, *(other.usage for other in nested)) if usage is not None]
-        if used:
-            row = replace(row, usage=add_usage({}, used))
+        if used := [other.usage for other in nested if other.usage is not None]:
+            row = replace(row, usage=add_usage(row.usage or {}, used))
         await self.log.record_call(row, supersedes=[other.call_id for other in nested])
         for other in nested:
             self.rows.pop(other.call_id, None)

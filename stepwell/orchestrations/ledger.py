@@ -65,7 +65,8 @@ class MagenticProgressLedger(BaseModel):
     @field_validator(*_VERDICTS)
     @classmethod
     def _is_a_verdict(cls, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
-        return item.model_copy(update={"answer": verdict(item.answer)})
+        answer = verdict(item.answer)
+        return item if answer is item.answer else item.model_copy(update={"answer": answer})
 
     @model_validator(mode="before")
     @classmethod

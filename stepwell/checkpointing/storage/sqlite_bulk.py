@@ -117,6 +117,7 @@ PRUNE_CHECKPOINTS = """DELETE FROM checkpoints WHERE id IN (
 """a list of run keys, how many of the newest of each stay"""
 
 FORGET_CALLS = "DELETE FROM calls WHERE run_key IN (SELECT value FROM json_each(?))"
+FORGET_CALLS_OF_ONE = "DELETE FROM calls WHERE run_key = ?"
 
 RECORD_CALLS = Bulk(
     f"""INSERT INTO calls (run_key, call_id, digest, body)

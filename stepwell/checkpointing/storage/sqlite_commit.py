@@ -16,6 +16,7 @@ from typing import Any
 
 from stepwell.checkpointing.storage.forking import fork_guard
 from stepwell.checkpointing.storage.sqlite_jobs import Job, Leave, in_waves
+from stepwell.checkpointing.storage.sqlite_log import make_room
 from stepwell.checkpointing.storage.sqlite_reading import SnapshotPool
 from stepwell.checkpointing.storage.sqlite_schema import MEDIUM_ERRORS, connect_writer, failure, file_at, is_busy
 from stepwell.checkpointing.storage.sqlite_seats import Seats
@@ -37,6 +38,7 @@ class GroupCommit:
         self._guard = fork_guard()
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        self._commits = 0
 
     def commit(self, jobs: Sequence[Job]) -> Sequence[Any]:
         kinds = set(map(type, jobs))
@@ -69,6 +71,8 @@ class GroupCommit:
         connection.execute("BEGIN IMMEDIATE")
         transaction = Transaction(connection)
         try:
+            self._commits += 1
+            make_room(connection, self._commits)
             outcomes = work(transaction)
             self._seats.renew(connection)
             connection.execute("COMMIT")
@@ -125,6 +129,7 @@ class GroupCommit:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = connect_writer(self._path)
+            self._commits = 0
             self._file = file_at(self._name)
         elif file_at(self._name) != self._file:
             # Nobody would ever find what is written to a file without a name. Another file has other holders and runs.

@@ -24,6 +24,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from stepwell.checkpointing.storage.sqlite_log import LOG_PAGES
 from stepwell.checkpointing.storage.sqlite_sealing import seal_everything
 from stepwell.errors import CheckpointDamaged, FormatTooNew, StorageError, WorkflowCheckpointException
 
@@ -32,9 +33,6 @@ SCHEMA_VERSION = 2
 
 BUSY_SECONDS = 20.0
 """How long another process may keep the database locked before a write gives up."""
-
-_CHECKPOINT_PAGES = 1000
-"""WAL pages after which they are copied into the database: a log that is soon used again beats one that grows."""
 
 _READ_CACHE_KIB = 256
 
@@ -128,7 +126,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         _switch_to_wal(connection)
         for pragma in (
             "synchronous = FULL",
-            f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
+            f"wal_autocheckpoint = {LOG_PAGES}",
             "secure_delete = FAST",
             "temp_store = MEMORY",
         ):

@@ -324,8 +324,11 @@ class Work:
     ) -> None:
         done = [(write, run) for write, run in zip(writes, held, strict=True) if run.has_calls and write.forget_calls]
         if done:
-            run_keys = json.dumps([write.fence.run_key for write, _ in done])
-            transaction.execute(bulk.FORGET_CALLS, (run_keys,))
+            run_keys = [write.fence.run_key for write, _ in done]
+            if len(run_keys) == 1:
+                transaction.execute(bulk.FORGET_CALLS_OF_ONE, run_keys)
+            else:
+                transaction.execute(bulk.FORGET_CALLS, (json.dumps(run_keys),))
             for _, run in done:
                 transaction.then(partial(setattr, run, "has_calls", False))
 
