@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -20,6 +19,7 @@ from stepwell.agents.content import (
     Content,
     FrozenDict,
     UsageDetails,
+    canonical_json,
     freeze,
     merged,
     plain_text,
@@ -99,7 +99,7 @@ class Message(ChatValue):
             return self._wire_digest
         except AttributeError:
             said = [self.role, self.author_name, [c.key for c in self.contents], thaw(self.additional_properties)]
-            text = json.dumps(said, sort_keys=True)
+            text = canonical_json(said)
             digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
             object.__setattr__(self, "_wire_digest", digest)
             return digest

@@ -11,12 +11,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
+from stepwell.checkpointing.json_text import json_writer
 from stepwell.checkpointing.registry import register_type
 
 UsageDetails = Mapping[str, int]
 """Token counts: `input_token_count`, `output_token_count`, `total_token_count`, and what else a provider reports."""
 
 T = TypeVar("T")
+
+canonical_json = json_writer(sort_keys=True, spaced=True)
+_compact_json = json_writer(sort_keys=True)
 
 
 class FrozenDict(dict[str, T]):
@@ -32,7 +36,7 @@ class FrozenDict(dict[str, T]):
         try:
             return self._text
         except AttributeError:
-            self._text = json.dumps(self, sort_keys=True)
+            self._text = canonical_json(self)
             return self._text
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -125,7 +129,7 @@ class ChatValue:
         try:
             return self._key
         except AttributeError:
-            key = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+            key = _compact_json(self.to_dict())
             object.__setattr__(self, "_key", key)
             return key
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from uuid import uuid4
 
 from stepwell.checkpointing.codec import Codec
+from stepwell.checkpointing.json_text import json_writer
 from stepwell.checkpointing.registry import register_type
 from stepwell.errors import CallFailed, CallUndecided, CodecError, DuplicateCallKey, NotSavable, ReplayDivergence
 
@@ -520,5 +520,8 @@ def add_usage(total: Usage, more: Iterable[Usage]) -> dict[str, dict[str, float]
     return result
 
 
+_json = json_writer()
+
+
 def usage_text(usage: Usage) -> str:
-    return json.dumps(usage, separators=(",", ":")) if usage else "{}"
+    return _json(usage) if usage else "{}"

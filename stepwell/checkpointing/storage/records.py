@@ -14,10 +14,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from stepwell.checkpointing.checkpoint import FORMAT, WorkflowCheckpoint, check_format
 from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.json_text import json_writer
 from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.storage.protocol import BranchPoint, Decision, PendingSummary
 from stepwell.checkpointing.values import Node, Root
@@ -137,7 +139,7 @@ def header_text(checkpoint: WorkflowCheckpoint, previous_digest: str | None, run
     )
 
 
-_header_text = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_header_text = json_writer(allow_nan=False)
 
 
 def _json(header: dict[str, Any]) -> str:
@@ -171,13 +173,14 @@ def parse_header(stored: StoredCheckpoint) -> dict[str, Any]:
         raise CheckpointDamaged(stored.checkpoint_id, f"its header can't be read: {error}") from error
 
 
-_call_text = json.JSONEncoder(separators=(",", ":")).encode
+_call_text = json_writer()
 _CALL_FIELDS = tuple(field.name for field in dataclass_fields(CallRecord))
+_call_values = attrgetter(*_CALL_FIELDS)
 
 
 def call_text(row: CallRecord) -> str:
     # Not `asdict`, which copies whatever it finds; a record is made of plain values.
-    return _call_text({name: getattr(row, name) for name in _CALL_FIELDS})
+    return _call_text(dict(zip(_CALL_FIELDS, _call_values(row), strict=True)))
 
 
 def call_digest(text: str) -> bytes:
