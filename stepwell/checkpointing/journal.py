@@ -263,6 +263,12 @@ class Journal:
     codec: Codec
     on_divergence: OnDivergence = "error"
     rows: dict[str, CallRecord] = field(default_factory=dict)
+    _around: set[str] = field(default_factory=set)
+    """Ids that rows are inside of, or were: a handler may make thousands of calls, and hardly one has others inside."""
+
+    def __post_init__(self) -> None:
+        for call_id in self.rows:
+            self._note_around(call_id)
 
     @property
     def run_id(self) -> str:
@@ -282,17 +288,37 @@ class Journal:
 
     async def record(self, row: CallRecord) -> None:
         """Make `row` durable. It answers for the calls made inside it from now on: their rows go, their usage stays."""
-        nested = [other for other in self.rows.values() if other.call_id.startswith(row.call_id + "/")]
+        nested = self.inside(row.call_id)
         if used := [other.usage for other in nested if other.usage is not None]:
             row = replace(row, usage=add_usage(row.usage or {}, used))
         await self.log.record_call(row, supersedes=[other.call_id for other in nested])
         for other in nested:
             self.rows.pop(other.call_id, None)
-        self.rows[row.call_id] = row
+        self._keep(row)
 
     async def start(self, row: CallRecord) -> None:
         await self.log.record_call(row, supersedes=())
+        self._keep(row)
+
+    def inside(self, call_id: str) -> list[CallRecord]:
+        """The rows of calls made inside this one, at any depth."""
+        if call_id not in self._around:
+            return []
+        return [row for row in self.rows.values() if row.call_id.startswith(call_id + "/")]
+
+    def clear(self) -> None:
+        """The superstep is over."""
+        self.rows.clear()
+        self._around.clear()
+
+    def _keep(self, row: CallRecord) -> None:
         self.rows[row.call_id] = row
+        self._note_around(row.call_id)
+
+    def _note_around(self, call_id: str) -> None:
+        # What is around one that is noted already is noted too.
+        while (end := call_id.rfind("/")) > 0 and (call_id := call_id[:end]) not in self._around:
+            self._around.add(call_id)
 
     async def drop(self, call_ids: Iterable[str]) -> None:
         doomed = [call_id for call_id in call_ids if call_id in self.rows]
@@ -387,8 +413,7 @@ class DeliveryScope:
 
     def usage_within(self, scope_id: str) -> dict[str, dict[str, float]]:
         """What the calls recorded under a nested scope have used so far."""
-        inside = (row for row in self.journal.rows.values() if row.call_id.startswith(scope_id + "/"))
-        return add_usage({}, [row.usage for row in inside if row.usage is not None])
+        return add_usage({}, [row.usage for row in self.journal.inside(scope_id) if row.usage is not None])
 
     def enclose(self, scope_id: str) -> None:
         """A delivery of a workflow inside this one begins; it answers for its calls itself."""
@@ -406,7 +431,7 @@ class DeliveryScope:
 
         It has been made, so an error now would only have it made once more.
         """
-        inside = [row.call_id for row in self.journal.rows.values() if row.call_id.startswith(outer.call_id + "/")]
+        inside = [row.call_id for row in self.journal.inside(outer.call_id)]
         left = [call_id for call_id in inside if not self._is_claimed(call_id, within=outer.call_id)]
         if left:
             message = (

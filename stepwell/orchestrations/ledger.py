@@ -137,11 +137,12 @@ def verdict(answer: Any) -> bool:
     """Yes or no, however it was written; `"false"` is no."""
     if isinstance(answer, bool):
         return answer
-    words = re.findall(r"[a-z0-9.]+", str(answer).casefold()) if isinstance(answer, str | int | float) else []
-    first = words[0].strip(".") if words else ""
-    if first in _YES:
+    words = re.findall(r"[a-z0-9.-]+", str(answer).casefold()) if isinstance(answer, str | int | float) else []
+    said = [word.strip(".") for word in words]
+    # "true or false" is the question repeated, and "yes, but not all of it" ends nothing.
+    if said and said[0] in _YES and _NO.isdisjoint(said):
         return True
-    if first in _NO:
+    if said and said[0] in _NO and _YES.isdisjoint([word for word in said if word != "or"][1:2]):
         return False
     raise ValueError(f"must be true or false, not {_shown(answer)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -46,7 +47,9 @@ class MagenticPlanReviewResponse:
         """Lets a JSON answer give the edited plan as a text."""
         from pydantic_core import core_schema
 
-        return core_schema.no_info_before_validator_function(_from_json, handler(source))
+        return core_schema.no_info_after_validator_function(
+            _checked, core_schema.no_info_before_validator_function(_from_json, handler(source))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def _plan(given: Plan | str | None) -> Plan | None:
     plan = Plan.parse(given) if isinstance(given, str) else given
     if not isinstance(plan, Plan):
         raise TypeError(f"edited_plan is a text or a Plan, not a {type(given).__qualname__}")
-    if not plan:
+    if not any(re.search(r"\w", step.text) for step in plan.steps):
         raise ValueError("the edited plan has no step; to call the task off, reject it")
     return plan
 
@@ -98,3 +101,11 @@ def _from_json(data: Any) -> Any:
     if isinstance(data, Mapping) and isinstance(data.get("edited_plan"), str):
         return {**data, "edited_plan": _plan(data["edited_plan"])}
     return data
+
+
+def _checked(response: MagenticPlanReviewResponse) -> MagenticPlanReviewResponse:
+    """An answer that came as JSON has to say what one made by the methods has to."""
+    if response.decision == "revise":
+        return MagenticPlanReviewResponse.revise(response.feedback)
+    _plan(response.edited_plan)
+    return response

@@ -60,6 +60,7 @@ UNDERSTOOD = {
     "capital string booleans": answered("is_request_satisfied", "False"),
     "yes and no": answered("is_progress_being_made", "Yes, clearly."),
     "not yet": answered("is_request_satisfied", "Not yet."),
+    "no with a yes in it": answered("is_request_satisfied", "No, it is not yet correct."),
     "numeric booleans": answered("is_request_satisfied", 0),
     "numbers as strings": answered("is_progress_being_made", "1"),
     "float booleans": answered("is_progress_being_made", 1.0),
@@ -104,6 +105,12 @@ REFUSED = {
     "null verdict": answered("is_request_satisfied", None),
     "unclear verdict": answered("is_request_satisfied", "maybe"),
     "number that is no verdict": answered("is_request_satisfied", 2),
+    "negative verdict": answered("is_request_satisfied", -1),
+    "template repeated": answered("is_request_satisfied", "true/false"),
+    "template in words": answered("is_request_satisfied", "true or false"),
+    "template with a bar": answered("is_request_satisfied", "false | true"),
+    "yes and no at once": answered("is_request_satisfied", "yes/no"),
+    "yes with a but": answered("is_request_satisfied", "Yes, but it is not finished"),
     "list for a verdict": answered("is_request_satisfied", [True, False]),
     "object for a verdict": answered("is_request_satisfied", {"done": True}),
     "list for an item": with_item("is_in_loop", [False, "because"]),
@@ -178,7 +185,8 @@ def test_the_schema_asks_for_all_five_items() -> None:
 @settings(max_examples=300, deadline=None)
 def test_no_reply_crashes_the_reader(reply: str) -> None:
     with contextlib.suppress(LedgerProblem):
-        parse_ledger(reply, NAMES)
+        found = parse_ledger(reply, NAMES)
+        assert found == parse_ledger(json.dumps(found.to_dict()), NAMES)
 
 
 @given(st.integers(0, len(PRETTY) - 2))

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from stepwell import AlreadyAnswered, InMemoryCheckpointStorage, RunBusy, UnknownRequest, WorkflowRunState
+from stepwell import (
+    AlreadyAnswered,
+    InMemoryCheckpointStorage,
+    ResponseTypeMismatch,
+    RunBusy,
+    UnknownRequest,
+    WorkflowRunState,
+)
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.orchestrations import MagenticPlanReviewRequest, MagenticPlanReviewResponse, Plan
 from tests.orchestrations.teams import DONE, FACTS, PLAN, STALL, TASK, Team, ledger, team
@@ -169,6 +176,26 @@ async def test_json_answers_are_understood(answer: dict[str, Any], plan: str) ->
     await workflow.run(responses={request.request_id: answer})
 
     assert any(plan in message.text for message in crew.manager.asked[2].messages)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param({"decision": "approve", "edited_plan": {"steps": []}}, id="no step"),
+        pytest.param({"decision": "approve", "edited_plan": {"steps": [{"text": " "}]}}, id="a blank step"),
+        pytest.param({"decision": "approve", "edited_plan": "1. \u202e\n2. "}, id="steps that show nothing"),
+        pytest.param({"decision": "revise"}, id="no feedback"),
+        pytest.param({"decision": "revise", "feedback": "   "}, id="blank feedback"),
+    ],
+)
+async def test_json_answers_have_to_say_what_the_methods_have_to(answer: dict[str, Any]) -> None:
+    crew = reviewed()
+    workflow = crew.build()
+    request = request_of(await workflow.run(TASK))
+    with pytest.raises(ResponseTypeMismatch):
+        await workflow.run(responses={request.request_id: answer})
+    await workflow.run(responses={request.request_id: request.approve()})
+    assert any("1. researcher: Collect the facts." in message.text for message in crew.manager.asked[2].messages)
 
 
 async def test_reviews_are_bounded_and_no_unapproved_plan_is_carried_out() -> None:
