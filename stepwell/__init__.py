@@ -30,6 +30,7 @@ from stepwell.checkpointing import (
 from stepwell.errors import (
     AgentException,
     AlreadyAnswered,
+    AwaitedCancelled,
     CallFailed,
     CallUndecided,
     ChatClientException,
@@ -191,6 +192,7 @@ __all__ = [
     "AgentSession",
     "AgentStream",
     "AlreadyAnswered",
+    "AwaitedCancelled",
     "BaseAgent",
     "CallFailed",
     "CallInDoubt",

@@ -16,6 +16,7 @@
     │   │   ├── DuplicateRequest
     │   │   └── ResponseTypeMismatch
     │   ├── ExecutorTimeout                  a handler took longer than its executor allows
+    │   ├── AwaitedCancelled                 a handler waited for something that was cancelled
     │   ├── NoHandler                        a message reached an executor that can't take it
     │   ├── MissingState                     an executor reads shared state that nobody has written
     │   ├── WorkflowConvergenceException     the superstep limit
@@ -78,6 +79,7 @@ from collections.abc import Iterable
 __all__ = [
     "AgentException",
     "AlreadyAnswered",
+    "AwaitedCancelled",
     "CallFailed",
     "CallUndecided",
     "ChatClientException",
@@ -348,6 +350,20 @@ class ExecutorTimeout(WorkflowException, TimeoutError):
         return (
             f"executor {self.executor_id!r} did not finish within its timeout of {self.seconds:g} s; "
             "raise timeout=…, or give it retry=RetryPolicy(…)"
+        )
+
+
+class AwaitedCancelled(WorkflowException):
+    """A handler waited for something that was cancelled, while nobody cancelled the run."""
+
+    def __init__(self, executor_id: str) -> None:
+        super().__init__(executor_id)
+        self.executor_id = executor_id
+
+    def __str__(self) -> str:
+        return (
+            f"executor {self.executor_id!r} waited for a task or future that somebody else cancelled; "
+            "catch asyncio.CancelledError around it if that is to be expected, then resume the run"
         )
 
 

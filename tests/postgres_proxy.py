@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import socket
 import tempfile
@@ -12,9 +13,31 @@ from pathlib import Path
 from types import TracebackType
 
 _SOCKET = ".s.PGSQL.5432"
-_COMMIT, _COMMITTED = b"COMMIT", b"COMMIT\0"
-_RECORD, _RECORDED = b"INSERT INTO calls", b"INSERT 0"
-"""A statement that commits by itself, and what the server answers when it has."""
+_BEGIN, _COMMIT, _COMMITTED = b"BEGIN", b"COMMIT", b"COMMIT\0"
+_ALONE, _AHEAD, _WRITTEN = b"WITH marked AS", b"\0stepwell_record\0", b"INSERT 0"
+"""Statements that commit by themselves, the second one prepared, and what the server answers when they have."""
+_PREPARING = re.compile(rb"(_pg3_\d+)\0\s*" + _ALONE)
+
+
+class _Session:
+    """What passes over one connection: which of it asks to commit, and which says that this has been done?"""
+
+    def __init__(self) -> None:
+        self._prepared: set[bytes] = set()
+        self._is_alone = False
+
+    def asks_to_commit(self, data: bytes) -> bool:
+        if found := _PREPARING.search(data):
+            self._prepared.add(found[1])
+            return False
+        names = (_AHEAD, *(b"\0" + name + b"\0" for name in self._prepared))
+        asks = _ALONE in data or any(name in data for name in names)
+        # A long one comes in several pieces, and is to be remembered over all of them.
+        self._is_alone = asks or (self._is_alone and _BEGIN not in data)
+        return asks or _COMMIT in data
+
+    def says_committed(self, data: bytes) -> bool:
+        return _COMMITTED in data or (self._is_alone and _WRITTEN in data)
 
 
 class Proxy:
@@ -30,7 +53,6 @@ class Proxy:
         self._lock = threading.Lock()
         self._lose: str | None = None
         self._refuses = False
-        self._records = False
         self.dsn = f"postgresql://postgres@/postgres?host={self._folder}"
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -73,18 +95,12 @@ class Proxy:
                 server.connect(self._server)
                 with self._lock:
                     self._open += [client, server]
+                session = _Session()
                 for source, sink, commits, loses in (
-                    (client, server, self._asks_to_commit, "commit"),
-                    (server, client, self._says_committed, "answer"),
+                    (client, server, session.asks_to_commit, "commit"),
+                    (server, client, session.says_committed, "answer"),
                 ):
                     threading.Thread(target=self._pump, args=(source, sink, commits, loses), daemon=True).start()
-
-    def _asks_to_commit(self, data: bytes) -> bool:
-        self._records = _RECORD in data and _COMMIT not in data
-        return self._records or _COMMIT in data
-
-    def _says_committed(self, data: bytes) -> bool:
-        return _COMMITTED in data or (self._records and _RECORDED in data)
 
     def _pump(self, source: socket.socket, sink: socket.socket, commits: Callable[[bytes], bool], loses: str) -> None:
         with contextlib.suppress(OSError):  # one of them was cut

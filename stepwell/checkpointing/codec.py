@@ -31,6 +31,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, ClassVar
 from uuid import UUID
 
+from stepwell.checkpointing.json_text import json_writer
 from stepwell.checkpointing.registry import TypeEntry, TypeRegistry, is_model, is_record, is_secret, known_types
 from stepwell.errors import (
     CodecError,
@@ -125,53 +126,59 @@ class TreeEncoder:
         return plain
 
     def encode(self, value: Any) -> Any:
-        handle = self._by_type.get(type(value))
-        if handle is None:
-            handle = self._by_type[type(value)] = self._plan(value)
-        return handle(self, value)
+        return (self._by_type.get(type(value)) or self._planned(value))(self, value)
 
     def list(self, value: Any) -> Any:
         if self.trust_plain and _PLAIN.issuperset(map(type, value)):
             return list(value)
-        return self._nested(self._items, value)
+        return self._items(value)
 
     def dict(self, value: Any) -> Any:
-        if not _STR_ONLY.issuperset(map(type, value)) or TAG in value:
-            return {TAG: "dict", "v": self._pairs(value)}
-        return self._nested(self._values, value)
+        return self._values(value) if has_plain_keys(value) else self._keyed(value)
 
     def members(self, value: Any) -> Any:
         """A set's, which has no order of its own: one that depends on nothing but the content keeps digests stable."""
         return sorted(self._items(value), key=_sorting_text)
 
-    def record(self, entry: TypeEntry, value: Any) -> Any:
-        """A registered type; `values.py` keeps the immutable ones apart."""
-        if entry.encode is not None:
-            return {TAG: "custom", "t": entry.name, "v": self._nested(self.encode, entry.encode(value))}
-        if isinstance(value, enum.Enum):
-            return self._enum(entry, value)
-        if is_model(entry.cls):
-            return self._model(entry, value)
-        if isinstance(value, tuple):
-            return {TAG: "named", "t": entry.name, "v": self.list(list(value))}
-        return self._object(entry, value)
+    def record_encoder(self, entry: TypeEntry) -> Callable[[Any, Any], Any]:
+        """How to encode a registered type; `values.py` keeps the immutable ones apart."""
+        return _record_encoder(entry)
 
-    def _nested(self, build: Callable[[Any], Any], value: Any) -> Any:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise _Refused(lambda path: LimitExceeded("depth", MAX_DEPTH, path))
-        result = build(value)
-        self.depth -= 1
-        return result
+    # What goes a level deeper counts it in place, and looks the encoders of its items up by itself: this is most of
+    # what encoding is, and a call for each level and one for each item would double it.
 
     def _items(self, value: Any) -> Any:
-        return [self.encode(item) for item in value]
+        self.depth = depth = self.depth + 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        known = self._by_type.get
+        tree = [(known(type(item)) or self._planned(item))(self, item) for item in value]
+        self.depth = depth - 1
+        return tree
 
     def _values(self, value: Any) -> Any:
-        return {key: self.encode(item) for key, item in value.items()}
+        self.depth = depth = self.depth + 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        known = self._by_type.get
+        tree = {key: (known(type(item)) or self._planned(item))(self, item) for key, item in value.items()}
+        self.depth = depth - 1
+        return tree
 
-    def _entries(self, value: Any) -> Any:
-        return [[self.encode(key), self.encode(item)] for key, item in value.items()]
+    def _pairs(self, value: Any) -> Any:
+        self.depth = depth = self.depth + 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        tree = [[self.encode(key), self.encode(item)] for key, item in value.items()]
+        self.depth = depth - 1
+        return tree
+
+    def unordered(self, value: Any) -> Any:
+        """The pairs of a mapping that equals one with the same pairs in another order."""
+        return self._pairs(value)
+
+    def _keyed(self, value: Any) -> Any:
+        return {TAG: "dict", "v": self.unordered(value)}
 
     def _text(self, value: str) -> Any:
         return value
@@ -189,21 +196,6 @@ class TreeEncoder:
     def _tuple(self, value: Any) -> Any:
         return {TAG: "tuple", "v": self.list(value)}
 
-    def _pairs(self, value: Any) -> Any:
-        return self._nested(self._entries, value)
-
-    def _fields(self, fields: Any) -> Any:
-        return self._nested(self._values, fields)
-
-    def _object(self, entry: TypeEntry, value: Any) -> Any:
-        fields, more, unset = _parts(value)
-        tree = {TAG: "object", "t": entry.name, "v": self._fields(fields)}
-        if more:
-            tree["more"] = self._fields(more)
-        if unset:
-            tree["unset"] = unset
-        return tree
-
     def _enum(self, entry: TypeEntry, value: enum.Enum) -> Any:
         if isinstance(value, enum.Flag):
             tree: dict[str, Any] = {TAG: "flag", "t": entry.name, "v": [member.name for member in value]}
@@ -217,7 +209,7 @@ class TreeEncoder:
     def _model(self, entry: TypeEntry, value: Any) -> Any:
         names = entry.cls.model_fields  # type: ignore[attr-defined]
         fields = {name: item for name, item in value.__dict__.items() if name in names}
-        tree = {TAG: "model", "t": entry.name, "v": self._fields(fields)}
+        tree = {TAG: "model", "t": entry.name, "v": self._values(fields)}
         if value.__pydantic_fields_set__ != set(fields):
             tree["set"] = sorted(value.__pydantic_fields_set__)
         if len(fields) < len(names):
@@ -225,17 +217,21 @@ class TreeEncoder:
         if value.__pydantic_extra__:
             tree["extra"] = self.dict(value.__pydantic_extra__)
         if value.__pydantic_private__ is not None:
-            tree["private"] = self._fields(value.__pydantic_private__)
+            tree["private"] = self._values(value.__pydantic_private__)
         return tree
 
-    def _plan(self, value: Any) -> Callable[[Any, Any], Any]:
+    def _planned(self, value: Any) -> Callable[[Any, Any], Any]:
         """How to encode this type from now on."""
+        plan = self._by_type[type(value)] = self._plan(value)
+        return plan
+
+    def _plan(self, value: Any) -> Callable[[Any, Any], Any]:
         entry = self.registry.entry_for(type(value))
         if entry is not None:
             if entry.encode is None and not _can_be_put_together(entry.cls):
                 name = entry.cls.__qualname__
                 raise _not_savable(value, f"call stepwell.register_type({name}, encode=..., decode=...)")
-            return lambda encoder, item: encoder.record(entry, item)
+            return self.record_encoder(entry)
         builtin = _BUILTIN_ENCODERS.get(type(value))
         if builtin is not None:
             return builtin
@@ -252,13 +248,71 @@ def _same(_: TreeEncoder, value: Any) -> Any:
     return value
 
 
-def _parts(value: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def has_plain_keys(value: Any) -> bool:
+    """Can this dict be written as a JSON object?"""
+    return _STR_ONLY.issuperset(map(type, value)) and TAG not in value
+
+
+def _too_deep() -> _Refused:
+    return _Refused(lambda path: LimitExceeded("depth", MAX_DEPTH, path))
+
+
+def _record_encoder(entry: TypeEntry) -> Callable[[Any, Any], Any]:
+    if entry.encode is not None:
+        return _custom_encoder(entry.name, entry.encode)
+    if issubclass(entry.cls, enum.Enum):
+        return lambda encoder, value: encoder._enum(entry, value)
+    if is_model(entry.cls):
+        return lambda encoder, value: encoder._model(entry, value)
+    if issubclass(entry.cls, tuple):
+        return lambda encoder, value: {TAG: "named", "t": entry.name, "v": encoder.list(list(value))}
+    return _object_encoder(entry)
+
+
+def _custom_encoder(name: str, taken_apart: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def encode(encoder: TreeEncoder, value: Any) -> Any:
+        encoder.depth = depth = encoder.depth + 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        parts = taken_apart(value)
+        tree = (encoder._by_type.get(type(parts)) or encoder._planned(parts))(encoder, parts)
+        encoder.depth = depth - 1
+        return {TAG: "custom", "t": name, "v": tree}
+
+    return encode
+
+
+def _object_encoder(entry: TypeEntry) -> Callable[[Any, Any], Any]:
+    names = _field_names(entry.cls)
+
+    def encode(encoder: TreeEncoder, value: Any) -> Any:
+        fields, more, unset = _parts(value, names)
+        tree = {TAG: "object", "t": entry.name, "v": encoder._values(fields)}
+        if more:
+            tree["more"] = encoder._values(more)
+        if unset:
+            tree["unset"] = unset
+        return tree
+
+    return encode
+
+
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _parts(value: Any, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """A dataclass instance taken apart: its fields, what `__post_init__` and others added, and the fields never set."""
-    names = [field.name for field in dataclasses.fields(value)]
-    fields = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    try:
+        fields = {name: getattr(value, name) for name in names}
+    except AttributeError:
+        fields = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    attributes = getattr(value, "__dict__", fields)
+    if len(fields) == len(names) and attributes.keys() <= fields.keys():
+        return fields, {}, []
     more = {
         name: item
-        for name, item in getattr(value, "__dict__", {}).items()
+        for name, item in attributes.items()
         if name not in fields and not name.startswith("__") and not _is_cached(type(value), name)
     }
     return fields, more, [name for name in names if name not in fields]
@@ -297,7 +351,7 @@ def _refusal(value: Any) -> _Refused:
 
 def _encode_set(tag: str) -> Callable[[TreeEncoder, Any], Any]:
     def encode(encoder: TreeEncoder, value: Any) -> Any:
-        return {TAG: tag, "v": encoder._nested(encoder.members, value)}
+        return {TAG: tag, "v": encoder.members(value)}
 
     return encode
 
@@ -319,7 +373,7 @@ def _encode_defaultdict(encoder: TreeEncoder, value: Any) -> Any:
     factory = getattr(value.default_factory, "__name__", None)
     if value.default_factory is not None and _FACTORIES.get(factory or "") is not value.default_factory:
         raise _not_savable(value, "convert it to a plain dict: its default factory can't be stored")
-    return {TAG: "defaultdict", "f": factory, "v": encoder._pairs(value)}
+    return {TAG: "defaultdict", "f": factory, "v": encoder.unordered(value)}
 
 
 _BUILTIN_ENCODERS: dict[type, Callable[[TreeEncoder, Any], Any]] = {
@@ -327,7 +381,7 @@ _BUILTIN_ENCODERS: dict[type, Callable[[TreeEncoder, Any], Any]] = {
     frozenset: _encode_set("frozenset"),
     collections.deque: lambda e, v: {TAG: "deque", "v": e.list(list(v)), "max": v.maxlen},
     collections.OrderedDict: lambda e, v: {TAG: "odict", "v": e._pairs(v)},
-    collections.Counter: lambda e, v: {TAG: "counter", "v": e._pairs(v)},
+    collections.Counter: lambda e, v: {TAG: "counter", "v": e.unordered(v)},
     collections.defaultdict: _encode_defaultdict,
     datetime: lambda _, v: _encode_moment("datetime", v),
     date: lambda _, v: {TAG: "date", "v": v.isoformat()},
@@ -389,7 +443,7 @@ def _attributes(value: Any) -> dict[str, Any]:
         return {**vars(value), **(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
     if not dataclasses.is_dataclass(value):
         return {}
-    fields, more, _ = _parts(value)
+    fields, more, _ = _parts(value, _field_names(type(value)))
     return fields | more
 
 
@@ -625,15 +679,14 @@ _BUILTIN_DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "path": _decode_path,
 }
 
-_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
-_canonical = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False, sort_keys=True
-)
+
+_compact = json_writer(ensure_ascii=False, allow_nan=False)
+_canonical = json_writer(ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
 def dump_tree(tree: Any, *, sort_keys: bool = False) -> str:
     """Compact JSON that is always valid UTF-8: text with lone surrogates is written in escapes."""
-    text = (_canonical if sort_keys else _compact).encode(tree)
+    text = (_canonical if sort_keys else _compact)(tree)
     if not text.isascii():
         try:
             text.encode()
@@ -658,6 +711,13 @@ def _pairs_kept_apart(tree: Any) -> Any:
     return {key: _pairs_kept_apart(item) for key, item in tree.items()}
 
 
+class _CanonicalEncoder(TreeEncoder):
+    """For texts that are compared: what is equal looks equal."""
+
+    def unordered(self, value: Any) -> Any:
+        return sorted(self._pairs(value), key=_sorting_text)
+
+
 class Codec:
     """Values to JSON text and back, for one set of types."""
 
@@ -665,8 +725,9 @@ class Codec:
         self.registry = registry
 
     def encode_text(self, value: Any, *, path: str = "value", sort_keys: bool = False) -> str:
+        encoder = (_CanonicalEncoder if sort_keys else TreeEncoder)(self.registry)
         try:
-            return checked_size(dump_tree(TreeEncoder(self.registry).encode(value), sort_keys=sort_keys), path)
+            return checked_size(dump_tree(encoder.encode(value), sort_keys=sort_keys), path)
         except (_Refused, RecursionError):
             raise locate(TreeEncoder(self.registry), value, path) from None
         except ValueError:
@@ -677,7 +738,7 @@ class Codec:
         return TreeDecoder(self.registry, strict=strict, path=path).decode(text)
 
     def _encode_carefully(self, value: Any, path: str, sort_keys: bool) -> str:
-        encoder = TreeEncoder(self.registry, trust_plain=False)
+        encoder = (_CanonicalEncoder if sort_keys else TreeEncoder)(self.registry, trust_plain=False)
         try:
             return checked_size(dump_tree(encoder.encode(value), sort_keys=sort_keys), path)
         except (_Refused, RecursionError):

@@ -16,9 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from uuid import uuid4
 
+from stepwell.checkpointing.callables import brought_along
 from stepwell.checkpointing.codec import Codec
 from stepwell.checkpointing.json_text import json_writer
 from stepwell.checkpointing.registry import register_type
@@ -37,6 +40,8 @@ Live = Callable[[str, Any, Mapping[str, Any] | None], None]
 """Announces a live event at once: its type, data and details."""
 
 _PREVIEW = 200
+_CAPTURED = "~"
+"""Separates the hash of what a function brought along from that of its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,7 @@ class CallScope(Protocol):
         request: Any,
         at_most_once: bool = False,
         usage: Callable[[T], Usage | None] | None = None,
+        made_by: Callable[..., Any] | None = None,
     ) -> T:
         """Make the call, or answer it from the journal; its record is durable before the result is returned."""
         ...
@@ -224,6 +230,7 @@ class PassingScope:
         request: Any,
         at_most_once: bool = False,
         usage: Callable[[T], Usage | None] | None = None,
+        made_by: Callable[..., Any] | None = None,
     ) -> T:
         result = await fn(CallTicket(self.run_id, uuid4().hex))
         used = usage(result) if usage is not None else None
@@ -266,9 +273,14 @@ class Journal:
     _around: set[str] = field(default_factory=set)
     """Ids that rows are inside of, or were: a handler may make thousands of calls, and hardly one has others inside."""
 
+    captured: dict[str, list[str]] = field(default_factory=dict)
+    """Calls found on resume whose functions brought something along, by the hash of what they asked for."""
+
     def __post_init__(self) -> None:
-        for call_id in self.rows:
+        for call_id, row in self.rows.items():
             self._note_around(call_id)
+            if _CAPTURED in row.request_hash:
+                self.captured.setdefault(row.request_hash, []).append(call_id)
 
     @property
     def run_id(self) -> str:
@@ -310,6 +322,7 @@ class Journal:
         """The superstep is over."""
         self.rows.clear()
         self._around.clear()
+        self.captured.clear()
 
     def _keep(self, row: CallRecord) -> None:
         self.rows[row.call_id] = row
@@ -352,6 +365,7 @@ class DeliveryScope:
     live: Live
     _claimed: set[str] = field(default_factory=set)
     _occurrences: dict[str, int] = field(default_factory=dict)
+    _owners: dict[str, object] = field(default_factory=dict)
 
     @property
     def records(self) -> bool:
@@ -373,9 +387,17 @@ class DeliveryScope:
         request: Any,
         at_most_once: bool = False,
         usage: Callable[[T], Usage | None] | None = None,
+        made_by: Callable[..., Any] | None = None,
     ) -> T:
         digest, preview = self._digest(request, name, key)
-        call_id = self._identify(name, key, digest)
+        if key is not None:
+            call_id = self._keyed(key)
+        else:
+            base = f"{self._parent()}/@{escaped(name)}({digest})"
+            digest, preview = self._with_captured(digest, preview, made_by)
+            call_id = self._unkeyed(base, digest)
+            self._mention_owners(base, name, made_by)
+        self._claimed.add(call_id)
         found = await self._find(call_id, digest, preview)
         if found is not None:
             recorded: T = self._replay(found)
@@ -451,18 +473,46 @@ class DeliveryScope:
                 f"pass key=… to name this call of {name} yourself",
             ) from error
 
-    def _identify(self, name: str, key: str | None, digest: str) -> str:
+    def _parent(self) -> str:
         enclosing = _enclosing.get()
-        parent = self.scope_id if enclosing is None else enclosing[0]
-        if key is not None:
-            call_id = f"{parent}/{escaped(key)}"
-            if call_id in self._claimed:
-                raise DuplicateCallKey(key, self.scope_id)
-        else:
-            base = f"{parent}/@{escaped(name)}({digest})"
-            call_id = f"{base}#{self._numbered(base)}"
-        self._claimed.add(call_id)
+        return self.scope_id if enclosing is None else enclosing[0]
+
+    def _keyed(self, key: str) -> str:
+        call_id = f"{self._parent()}/{escaped(key)}"
+        if call_id in self._claimed:
+            raise DuplicateCallKey(key, self.scope_id)
         return call_id
+
+    def _with_captured(self, digest: str, preview: str, made_by: Callable[..., Any] | None) -> tuple[str, str]:
+        """The request with what a function brings along, as far as that can be saved."""
+        brought = brought_along(made_by) if made_by is not None else []
+        if not brought:
+            return digest, preview
+        try:
+            more, text = request_digest(self.journal.codec, brought)
+        except CodecError:
+            return digest, preview
+        return f"{digest}{_CAPTURED}{more}", f"{preview} with {text}"[:_PREVIEW]
+
+    def _unkeyed(self, base: str, digest: str) -> str:
+        """The call that asked for exactly this, or else the next one of its name and arguments."""
+        for call_id in self.journal.captured.get(digest, ()):
+            if call_id in self.journal.rows and self._is_free(call_id, base):
+                return call_id
+        while (call_id := f"{base}#{self._numbered(base)}") in self._claimed:
+            pass
+        return call_id
+
+    def _is_free(self, call_id: str, base: str) -> bool:
+        return call_id.startswith(f"{base}#") and "/" not in call_id[len(base) :] and call_id not in self._claimed
+
+    def _mention_owners(self, base: str, name: str, made_by: Callable[..., Any] | None) -> None:
+        """Methods of two objects, asked for the same, are told apart by their order alone: that has to be known."""
+        owner = getattr(made_by, "__self__", None if isinstance(made_by, FunctionType | partial) else made_by)
+        if owner is None or self._owners.setdefault(base, owner) is owner:
+            return
+        message = f"unkeyed calls of {name} on different objects are told apart by their order alone; give each a key="
+        self.announce("warning", {"message": message, "call_ids": [f"{base}#0"]})
 
     async def _find(self, call_id: str, digest: str, preview: str) -> CallRecord | None:
         row = self.journal.rows.get(call_id)
@@ -471,9 +521,20 @@ class DeliveryScope:
         if row.in_doubt:
             raise CallUndecided(call_id, self.run_id)
         if row.request_hash and digest and row.request_hash != digest:
-            await self._diverge(row, preview)
-            return None
+            if row.request_hash.partition(_CAPTURED)[0] != digest.partition(_CAPTURED)[0]:
+                await self._diverge(row, preview)
+                return None
+            if _CAPTURED in row.request_hash:
+                self._mention_captured(row, preview)
         return row
+
+    def _mention_captured(self, row: CallRecord, requested: str) -> None:
+        """What a function captured may be a clock or a flag that asks for nothing, so it decides only between calls."""
+        message = (
+            f"a recorded call of {row.name} answers one that captured other values (recorded: {row.request_preview}, "
+            f"now: {requested}); if these are calls of their own, give each a key="
+        )
+        self.announce("warning", {"message": message, "call_ids": [row.call_id]})
 
     def _replay(self, row: CallRecord) -> Any:
         self.announce("call_replayed", {"call_id": row.call_id, "name": row.name})

@@ -15,8 +15,8 @@ class Retention:
     count: int | None
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"keep_last({self.count}): at least the newest checkpoint has to stay; use keep_last(1)")
+        if self.count is not None and (type(self.count) is not int or self.count < 1):
+            raise ValueError(f"keep_last({self.count!r}): at least the newest checkpoint has to stay; use keep_last(1)")
 
 
 FULL_HISTORY = Retention(None)

@@ -16,15 +16,16 @@ remembered has no bytes in it, and then neither has anything else with the same 
 
 from __future__ import annotations
 
-import hashlib
 import marshal
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain, islice, pairwise
 from operator import is_
 from typing import Any, NamedTuple, TypeAlias
 
 from stepwell.checkpointing.codec import (
+    MAX_DEPTH,
     MAX_TEXT,
     TAG,
     TreeDecoder,
@@ -32,9 +33,10 @@ from stepwell.checkpointing.codec import (
     _Refused,
     checked_size,
     dump_tree,
+    has_plain_keys,
     locate,
 )
-from stepwell.checkpointing.registry import TypeEntry, TypeRegistry
+from stepwell.checkpointing.registry import IMMUTABLE_SCALARS, TypeEntry, TypeRegistry
 from stepwell.errors import CheckpointDamaged, LimitExceeded, StepwellError, Undecodable
 
 BLOCK = 8
@@ -47,15 +49,22 @@ LONG_TEXT = 4096
 REMEMBERED_IMAGE = 16 * 1024
 """Larger images of plain data are not remembered: their parts are."""
 
+VERY_LONG = 128
+"""Items from which a list is worth looking for before an image is made of what it may be in."""
+
+TRUNKS_KEPT = 16
+"""Saves after which a long list that was not seen again is let go of."""
+
 DIGEST_SIZE = 16
 
 _TINY = frozenset({str, int, type(None)})
-_STR_ONLY = frozenset({str})
 _LARGE = 1 << 62
-_WITH_IMAGE = frozenset({type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset})
+_CONTAINERS = frozenset({tuple, list, dict})
+_WITH_IMAGE = _CONTAINERS | {type(None), bool, int, float, complex, str, bytes, set, frozenset}
 
-Levels: TypeAlias = "list[list[int]]"
-"""Node ids of blocks, of blocks of blocks, and so on."""
+Items: TypeAlias = "list[Any]"
+Rows: TypeAlias = "list[list[int]]"
+"""Node ids of all the whole blocks of a list, of all the whole blocks of those blocks, and so on."""
 
 MAX_CONTENT = 4 * MAX_TEXT
 """What the nodes of one checkpoint may add up to when each is counted wherever it is referred to."""
@@ -111,40 +120,66 @@ class Root(NamedTuple):
 
 def digest_of(text: str, children: Iterable[bytes]) -> bytes:
     # Ours is always valid UTF-8; damaged text may not be, and gets a digest that does not match.
-    hasher = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE)
-    hasher.update(b"\0" + b"".join(children))
-    return hasher.digest()
+    raw = text.encode("utf-8", "surrogatepass")
+    return blake2b(b"%b\0%b" % (raw, b"".join(children)), digest_size=DIGEST_SIZE).digest()
 
 
 def _leaf_digest(text: memoryview) -> bytes:
     """`digest_of` a text that refers to nothing."""
-    hasher = hashlib.blake2b(text, digest_size=DIGEST_SIZE)
+    hasher = blake2b(text, digest_size=DIGEST_SIZE)
     hasher.update(b"\0")
     return hasher.digest()
 
 
 @dataclass(slots=True)
-class _Prefix:
-    """A list of immutable items as it was last encoded: whole blocks are nodes, the tail is not yet."""
+class _Trunk:
+    """A list of immutable items and the nodes of its blocks, for it, for what begins like it and for its beginnings.
 
-    equality_is_exact: bool = False
-    items: list[Any] = field(default_factory=list)
-    levels: Levels = field(default_factory=list)
+    Conversations are long and sent around whole, so nothing here may cost a step of Python for each item.
+    """
 
-    @property
-    def blocked(self) -> int:
-        return len(self.items) - len(self.items) % BLOCK
+    equality_is_exact: bool
+    items: list[Any]
+    rows: Rows
+    used: int = 0
+    """The save that needed it last."""
 
-    def matches(self, items: Sequence[Any]) -> bool:
+    def agrees_with(self, items: list[Any]) -> bool:
+        """Is one of the two lists the beginning of the other?"""
         known = len(self.items)
-        if len(items) < known or items[known - 1] is not self.items[-1]:
+        shared = min(known, len(items))
+        if items[shared - 1] is not self.items[shared - 1]:
             return False
+        if not self.equality_is_exact or shared < known:
+            return self._same(self.items[:shared], items)
+        # Made equally long rather than cut: comparing identities touches no item, a slice touches them all.
+        self.items += items[known:]
+        try:
+            return self.items == items
+        finally:
+            del self.items[known:]
+
+    def fork(self, items: list[Any], *, equality_is_exact: bool) -> _Trunk:
+        """A trunk of what both lists begin with, or of a little less."""
+        low, high = 0, min(len(self.items), len(items))
+        while high - low > BLOCK:
+            middle = (low + high) // 2
+            if self._same(self.items[low:middle], items[low:middle]):
+                low = middle
+            else:
+                high = middle
+        whole, rows = low, []
+        for row in self.rows:
+            whole //= BLOCK
+            rows.append(row[:whole])
+        return _Trunk(equality_is_exact, self.items[:low], rows)
+
+    def _same(self, mine: list[Any], items: list[Any]) -> bool:
         if self.equality_is_exact:
             # Compares by identity first, in C, which is ten times faster than asking for each pair.
-            start = items[:known]
-            return (start if type(start) is list else list(start)) == self.items
+            return mine == items[: len(mine)]
         # Not `==`: types that call different values equal are common, 1 and True the least of them.
-        return all(map(is_, items, self.items))
+        return all(map(is_, mine, items))
 
 
 class ValueMemory:
@@ -162,7 +197,9 @@ class ValueMemory:
         """Immutable values too small for a node, with what they are encoded as."""
         self.by_image: dict[bytes, int] = {}
         self.by_children: dict[tuple[int, ...], int] = {}
-        self.prefixes: dict[int, list[_Prefix]] = {}
+        self.trunks: dict[int, list[_Trunk]] = {}
+        """By the identity of their first item."""
+        self.saves = 0
         self._limit = 4096
 
     def add(self, node_id: int, digest: bytes) -> None:
@@ -187,16 +224,27 @@ class ValueMemory:
 
     def tidy(self) -> None:
         """Let go of values that may have left the state long ago."""
+        self.saves += 1
+        if not self.saves % TRUNKS_KEPT:
+            self._drop_unused_trunks()
         if len(self.by_identity) + len(self.small) + len(self.by_image) > self._limit:
             self._forget_shortcuts()
             self._limit = 4096 + 2 * len(self.digests)
+
+    def _drop_unused_trunks(self) -> None:
+        # Every list of the state is looked at in every save, so what was not is gone.
+        recent = {
+            first: [trunk for trunk in trunks if trunk.used > self.saves - TRUNKS_KEPT]
+            for first, trunks in self.trunks.items()
+        }
+        self.trunks = {first: trunks for first, trunks in recent.items() if trunks}
 
     def _forget_shortcuts(self) -> None:
         self.by_identity.clear()
         self.small.clear()
         self.by_image.clear()
         self.by_children.clear()
-        self.prefixes.clear()
+        self.trunks.clear()
 
 
 class ValueEncoder(TreeEncoder):
@@ -209,6 +257,8 @@ class ValueEncoder(TreeEncoder):
         self._refs: dict[int, int] = {}
         self._buffers = 0
         self._inside_record = 0
+        self._immutable_records: set[type] = set()
+        self._met_long_list = False
 
     def root(self, content: Mapping[str, Any], path: str) -> tuple[str, tuple[int, ...]]:
         """Encode `content` into a text and its references; the error for a value that refuses says where it sits."""
@@ -224,37 +274,39 @@ class ValueEncoder(TreeEncoder):
 
     # --- what is kept apart ------------------------------------------------------------------------------------------
 
-    def record(self, entry: TypeEntry, value: Any) -> Any:
+    def record_encoder(self, entry: TypeEntry) -> Callable[[Any, Any], Any]:
+        encode = super().record_encoder(entry)
         if not entry.immutable:
-            return super().record(entry, value)
-        return self._known(value) or self._immutable(value, lambda: TreeEncoder.record(self, entry, value))
+            return encode
 
-    def _known(self, value: Any) -> dict[str, int] | None:
-        """The reference to an immutable value that is stored already."""
-        known = self.memory.by_identity.get(id(value))
-        return None if known is None else {TAG: self._refs.setdefault(known[1], len(self._refs))}
+        def keep(encoder: ValueEncoder, value: Any) -> Any:
+            known = encoder.memory.by_identity.get(id(value))
+            if known is None:
+                return encoder._immutable(value, encode)
+            return {TAG: encoder._refs.setdefault(known[1], len(encoder._refs))}
+
+        return keep
 
     def _text(self, value: str) -> Any:
-        return value if len(value) < LONG_TEXT or self._inside_record else self._immutable(value, lambda: value)
+        return value if len(value) < LONG_TEXT or self._inside_record else self._immutable(value, _as_it_is)
 
-    def _immutable(self, value: Any, encode: Callable[[], Any]) -> Any:
-        known = self._known(value)
+    def _immutable(self, value: Any, encode: Callable[[Any, Any], Any]) -> Any:
+        memory = self.memory
+        known = memory.by_identity.get(id(value))
         if known is not None:
-            return known
-        small = self.memory.small.get(id(value))
+            return {TAG: self._refer(known[1])}
+        small = memory.small.get(id(value))
         if small is not None:
             return small[1]
         # What is stored once anyway need not be cut up; only immutable records inside it are shared.
         self._inside_record += 1
-        try:
-            text, refs, tree = self._framed(encode)
-        finally:
-            self._inside_record -= 1
+        text, refs, tree = self._framed(encode, value)
+        self._inside_record -= 1
         if not refs and len(text) < 96:
-            self.memory.small[id(value)] = (value, tree)
+            memory.small[id(value)] = (value, tree)
             return tree
         node_id = self._store(text, refs)
-        self.memory.by_identity[id(value)] = (value, node_id)
+        memory.by_identity[id(value)] = (value, node_id)
         return {TAG: self._refer(node_id)}
 
     def _buffer(self, value: bytes | bytearray) -> Any:
@@ -265,42 +317,43 @@ class ValueEncoder(TreeEncoder):
         if not value:
             return []
         if len(value) > BLOCK:
-            return self._nested(self._long_list, value)
+            return self._long_list(value)
         kinds = set(map(type, value))
         if _TINY.issuperset(kinds) and _is_small(value):
             return list(value)
-        return self._short(value, kinds, self._nested_items)
-
-    def _nested_items(self, value: Any) -> Any:
-        return self._nested(self._items, value)
-
-    def _tuple(self, value: Any) -> Any:
-        return {TAG: "tuple", "v": self.list(value)}
+        if self._inside_record or not _WITH_IMAGE.issuperset(kinds):
+            return self._items(value)
+        return self._short(value, kinds, ValueEncoder._items)
 
     def dict(self, value: Any) -> Any:
         if not value:
             return {}
         if len(value) > 2 * BLOCK:
-            return self._nested(self._long_dict, value)
+            return self._long_dict(value)
         kinds = set(map(type, value.values()))
-        plain_keys = _STR_ONLY.issuperset(map(type, value)) and TAG not in value
+        plain_keys = has_plain_keys(value)
         if plain_keys and _TINY.issuperset(kinds) and _is_small(value.values()):
             return dict(value)
-        return self._short(value, kinds, super().dict)
+        encode = ValueEncoder._values if plain_keys else ValueEncoder._keyed
+        if self._inside_record or not _WITH_IMAGE.issuperset(kinds):
+            return encode(self, value)
+        return self._short(value, kinds, encode)
 
-    def _short(self, value: Any, kinds: set[type], encode: Callable[[Any], Any]) -> Any:
-        # Records have no image; looking for one first spares the attempt.
-        promising = not self._inside_record and _WITH_IMAGE.issuperset(kinds) and _begins_plain(value)
+    def _short(self, value: Any, kinds: set[type], encode: Callable[[Any, Any], Any]) -> Any:
+        # Records have no image; looking for one first spares the attempt, which goes through all there is.
+        promising = _CONTAINERS.isdisjoint(kinds) or _begins_plain(value)
+        if promising and self._met_long_list:
+            promising = not _has_no_image(value)
         image = _image(value) if promising else None
         if image is None or not APART <= len(image) <= REMEMBERED_IMAGE:
-            return encode(value)
+            return encode(self, value)
         return {TAG: self._refer(self._imaged(image, value, encode))}
 
-    def _imaged(self, image: bytes, value: Any, encode: Callable[[Any], Any]) -> int:
+    def _imaged(self, image: bytes, value: Any, encode: Callable[[Any, Any], Any]) -> int:
         node_id = self.memory.by_image.get(image)
         if node_id is None:
             buffers = self._buffers
-            text, refs, _ = self._framed(lambda: encode(value))
+            text, refs, _ = self._framed(encode, value)
             node_id = self._store(text, refs)
             if self._buffers == buffers:
                 self.memory.by_image[image] = node_id
@@ -314,100 +367,128 @@ class ValueEncoder(TreeEncoder):
     # --- long lists and dicts ----------------------------------------------------------------------------------------
 
     def _long_list(self, value: Any) -> Any:
-        levels, tail = self._blocks_of_immutables(value) or self._blocks_of_anything(value)
-        blocks = self._refer_to(levels)
-        return {TAG: "list", "b": blocks, "v": [self._known(item) or self.encode(item) for item in tail]}
+        items = value if type(value) is list else list(value)
+        self._met_long_list |= len(items) > VERY_LONG
+        rows = self._rows_of_immutables(items) or self._rows_of_anything(items)
+        tail = items[len(items) - len(items) % BLOCK :]
+        return {TAG: "list", "b": self._refer_to(rows, len(items)), "v": self._items(tail)}
 
-    def _blocks_of_immutables(self, value: Any) -> tuple[Levels, Sequence[Any]] | None:
-        prefix = self._known_prefix(value) or self._new_prefix(value)
-        if prefix is None:
+    def _rows_of_immutables(self, items: Items) -> Rows | None:
+        first = type(items[0])
+        if self._inside_record and first in IMMUTABLE_SCALARS:
+            return None  # Long texts are cut differently there.
+        trunk = self._known_trunk(items) or self._new_trunk(items)
+        if trunk is None:
             return None
-        added = value[len(prefix.items) :]
-        if added and not self._trusted(added):
+        trunk.used = self.memory.saves + 1
+        added = items[len(trunk.items) :]
+        if added:
+            kinds = set(map(type, added))
+            if not self._trusted(kinds, like=first):
+                return None
+            trunk.equality_is_exact = trunk.equality_is_exact and all(map(_equality_is_exact, kinds))
+            self._grow(trunk, added)
+        return trunk.rows
+
+    def _known_trunk(self, items: Items) -> _Trunk | None:
+        longest = None
+        for trunk in self.memory.trunks.get(id(items[0]), ()):
+            if (longest is None or len(trunk.items) > len(longest.items)) and trunk.agrees_with(items):
+                longest = trunk
+        return longest
+
+    def _new_trunk(self, items: Items) -> _Trunk | None:
+        kinds = set(map(type, items))
+        if not self._trusted(kinds, like=type(items[0])):
             return None
-        prefix.equality_is_exact &= all(map(_equality_is_exact, set(map(type, added))))
-        done = prefix.blocked
-        prefix.items.extend(added)
-        while prefix.blocked > done:
-            self._push(prefix.levels, self._block(prefix.items[done : done + BLOCK]))
-            done += BLOCK
-        return prefix.levels, prefix.items[done:]
+        known = self.memory.trunks.setdefault(id(items[0]), [])
+        trunk = _Trunk(all(map(_equality_is_exact, kinds)), [], [[]])
+        for other in reversed(known[-BLOCK:]):
+            fork = other.fork(items, equality_is_exact=trunk.equality_is_exact)
+            trunk = max(trunk, fork, key=lambda one: len(one.items))
+            if len(trunk.items) >= len(items) - 2 * BLOCK:
+                break
+        known.append(trunk)
+        return trunk
 
-    def _known_prefix(self, value: Any) -> _Prefix | None:
-        candidates = self.memory.prefixes.get(id(value[0]), ())
-        longest_first = sorted(candidates, key=lambda prefix: len(prefix.items), reverse=True)
-        return next((prefix for prefix in longest_first if prefix.matches(value)), None)
+    def _trusted(self, kinds: set[type], *, like: type) -> bool:
+        """Are these all scalars or all immutable records? Only of what never changes does identity say anything."""
+        if like in IMMUTABLE_SCALARS:
+            return IMMUTABLE_SCALARS.issuperset(kinds)
+        if not self._immutable_records.issuperset(kinds):
+            entries = map(self.registry.entry_for, kinds)
+            self._immutable_records.update(entry.cls for entry in entries if entry is not None and entry.immutable)
+        return self._immutable_records.issuperset(kinds)
 
-    def _new_prefix(self, value: Any) -> _Prefix | None:
-        if not self._trusted(value):
-            return None
-        prefix = _Prefix(equality_is_exact=all(map(_equality_is_exact, set(map(type, value)))))
-        known = self.memory.prefixes.setdefault(id(value[0]), [])
-        known.append(prefix)
-        del known[:-4]
-        return prefix
+    def _grow(self, trunk: _Trunk, added: Items) -> None:
+        trunk.items += added
+        blocks = trunk.rows[0]
+        begun = range(len(blocks) * BLOCK, len(trunk.items) - BLOCK + 1, BLOCK)
+        if begun:
+            blocks.extend(self._block_of_immutables(trunk.items[start : start + BLOCK]) for start in begun)
+            self._pile_up(trunk.rows)
 
-    def _trusted(self, items: Any) -> bool:
-        """Are these all instances of immutable registered types? Only then does identity say anything."""
-        entries = map(self.registry.entry_for, set(map(type, items)))
-        return all(entry is not None and entry.immutable for entry in entries)
-
-    def _blocks_of_anything(self, value: Any) -> tuple[Levels, Sequence[Any]]:
-        levels: Levels = []
-        whole = len(value) - len(value) % BLOCK
-        for start in range(0, whole, BLOCK):
-            self._push(levels, self._block(value[start : start + BLOCK]))
-        return levels, value[whole:]
+    def _rows_of_anything(self, items: Items) -> Rows:
+        rows = [[self._block(items[start : start + BLOCK]) for start in range(0, len(items) - BLOCK + 1, BLOCK)]]
+        self._pile_up(rows)
+        return rows
 
     def _long_dict(self, value: Any) -> Any:
-        levels: Levels = []
         entries = iter(value.items())
-        remaining = len(value)
-        while remaining >= BLOCK:
-            self._push(levels, self._block(dict(islice(entries, BLOCK))))
-            remaining -= BLOCK
-        return {TAG: "map", "b": self._refer_to(levels), "v": TreeEncoder.dict(self, dict(entries))}
+        rows = [[self._block(dict(islice(entries, BLOCK))) for _ in range(len(value) // BLOCK)]]
+        self._pile_up(rows)
+        return {TAG: "map", "b": self._refer_to(rows, len(value)), "v": TreeEncoder.dict(self, dict(entries))}
+
+    def _block_of_immutables(self, items: Items) -> int:
+        known = map(self.memory.by_identity.get, map(id, items))
+        nodes = tuple({found[1]: None for found in known if found is not None})
+        # If each is a node of its own the block says nothing but that; there is nothing to encode.
+        return self._store(_BLOCKS[BLOCK], nodes) if len(nodes) == BLOCK else self._block(items)
 
     def _block(self, items: Any) -> int:
-        encode = self._items if isinstance(items, Sequence) else super().dict
-        image = _image(items)
+        encode: Callable[[Any, Any], Any] = ValueEncoder._items if type(items) is list else TreeEncoder.dict
+        image = _image(items) if _begins_plain(items) else None
         if image is not None and len(image) <= REMEMBERED_IMAGE:
             return self._imaged(image, items, encode)
-        text, refs, _ = self._framed(lambda: encode(items))
+        text, refs, _ = self._framed(encode, items)
         return self._store(text, refs)
 
-    def _push(self, levels: Levels, node_id: int) -> None:
-        """Add a block; a level that is full becomes one block of the level above, so the root stays small."""
-        for level in levels:
-            level.append(node_id)
-            if len(level) < BLOCK:
-                return
-            node_id = self._joined(tuple(level))
-            level.clear()
-        levels.append([node_id])
+    def _pile_up(self, rows: Rows) -> None:
+        """Make one block of every eight of a row, in the row above, so that the root stays small."""
+        level = 0
+        while len(rows[level]) >= BLOCK:
+            if len(rows) == level + 1:
+                rows.append([])
+            row, above = rows[level], rows[level + 1]
+            begun = range(len(above) * BLOCK, len(row) - BLOCK + 1, BLOCK)
+            above.extend(self._joined(tuple(row[start : start + BLOCK])) for start in begun)
+            level += 1
 
     def _joined(self, children: tuple[int, ...]) -> int:
         node_id = self.memory.by_children.get(children)
         if node_id is None:
-            node_id = self.memory.by_children[children] = self._store('{"$":"join"}', children)
+            node_id = self.memory.by_children[children] = self._store(_JOIN, children)
         return node_id
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
-    def _framed(self, encode: Callable[[], Any]) -> tuple[str, tuple[int, ...], Any]:
+    def _framed(self, encode: Callable[[Any, Any], Any], value: Any) -> tuple[str, tuple[int, ...], Any]:
         outer, self._refs = self._refs, {}
-        try:
-            tree = encode()
-            return dump_tree(tree), tuple(self._refs), tree
-        finally:
-            self._refs = outer
+        tree = encode(self, value)
+        refs, self._refs = self._refs, outer
+        return dump_tree(tree), tuple(refs), tree
 
     def _refer(self, node_id: int) -> int:
         return self._refs.setdefault(node_id, len(self._refs))
 
-    def _refer_to(self, levels: Levels) -> Sequence[int]:
+    def _refer_to(self, rows: Rows, length: int) -> Sequence[int]:
+        """The fewest blocks that make up this many items, the largest first."""
+        blocks: list[int] = []
+        for row in rows:
+            length //= BLOCK
+            blocks = row[length - length % BLOCK : length] + blocks
         refs = self._refs
-        return [refs.setdefault(node_id, len(refs)) for level in reversed(levels) for node_id in level]
+        return [refs.setdefault(node_id, len(refs)) for node_id in blocks]
 
     def _store(self, text: str, refs: tuple[int, ...]) -> int:
         digest = digest_of(text, map(self.memory.digests.__getitem__, refs))
@@ -420,11 +501,34 @@ class ValueEncoder(TreeEncoder):
         return node_id
 
 
+def _as_it_is(_: ValueEncoder, value: Any) -> Any:
+    return value
+
+
 def _begins_plain(value: Any) -> bool:
     """Is the innermost first item plain? Most containers of records begin with one."""
-    while value and (type(value) is dict or type(value) is list or type(value) is tuple):
+    for _ in range(MAX_DEPTH):  # it may contain itself
+        if not value or type(value) not in _CONTAINERS:
+            break
         value = next(iter(value.values())) if type(value) is dict else value[0]
     return type(value) in _WITH_IMAGE
+
+
+def _has_no_image(value: Any) -> bool:
+    """Does a look around find a record, or more text than is remembered? Finding neither means nothing."""
+    waiting, size = [value], 0
+    for container in islice(waiting, 24):  # it grows meanwhile
+        items = container.values() if type(container) is dict else container
+        if len(container) > 2 * BLOCK:
+            items = list(islice(items, 4 * BLOCK))
+        kinds = set(map(type, items))
+        if not _WITH_IMAGE.issuperset(kinds):
+            return True
+        if str in kinds:
+            size += sum(len(item) for item in items if type(item) is str)
+        if not _CONTAINERS.isdisjoint(kinds):
+            waiting += [item for item in items if type(item) in _CONTAINERS]
+    return size > REMEMBERED_IMAGE
 
 
 def _is_small(items: Iterable[Any]) -> bool:
@@ -590,16 +694,25 @@ class ValueDecoder(TreeDecoder):
         if sizes != sorted(sizes, reverse=True) or sum(sizes) != len(items) - len(items) % BLOCK:
             return  # Not cut the way it is cut here.
         kinds = set(map(type, items))
-        levels: Levels = []
-        for block, node_id in zip(blocks, node_ids, strict=True):
-            level = next((n for n in range(12) if len(block) == BLOCK ** (n + 1)), None)
-            if level is None:
-                return
-            levels += [[] for _ in range(level + 1 - len(levels))]
-            levels[level].append(node_id)
-        if all(map(self._is_shareable, kinds)) and str not in kinds and len(items) > BLOCK:
-            prefix = _Prefix(all(map(_equality_is_exact, kinds)), list(items), levels)
-            self._memory.prefixes.setdefault(id(items[0]), []).append(prefix)
+        if len(items) <= BLOCK or str in kinds or not all(map(self._is_shareable, kinds)):
+            return
+        rows = self._rows(blocks, node_ids)
+        if rows is not None:
+            trunk = _Trunk(all(map(_equality_is_exact, kinds)), list(items), rows)
+            self._memory.trunks.setdefault(id(items[0]), []).append(trunk)
+
+    def _rows(self, blocks: list[Any], node_ids: list[int]) -> Rows | None:
+        """The blocks and what they are made of, if that is what would be made of them here."""
+        rows: Rows = [[]]
+        for size in (BLOCK**level for level in range(12, 0, -1)):
+            joins = [self._nodes[node_id] for node_id in rows[0]]
+            if any(join.text != _JOIN or len(join.refs) != BLOCK for join in joins):
+                return None
+            inner = chain.from_iterable(join.refs for join in joins)
+            rows.insert(0, [*inner, *(n for block, n in zip(blocks, node_ids, strict=True) if len(block) == size)])
+        if sum(map(len, blocks)) != BLOCK * len(rows[0]):
+            return None
+        return rows if all(len(above) == len(row) // BLOCK for row, above in pairwise(rows)) else None
 
     def _is_shareable(self, cls: type) -> bool:
         if cls not in self._shareable:
@@ -629,6 +742,9 @@ def _altered(record: str) -> CheckpointDamaged:
 
 _RECORD = f'{{"{TAG}":'
 """How the text of a record begins. Plain data begins differently, and is decoded anew for each who refers to it."""
+
+_JOIN = f'{{"{TAG}":"join"}}'
+"""The text of a block of blocks."""
 
 _BLOCKS = {length: dump_tree([{TAG: place} for place in range(length)]) for length in range(1, BLOCK + 1)}
 """The text of a block whose items are all nodes of their own, by how many they are."""

@@ -50,6 +50,8 @@ class Person:
         self._read = read
         self._echoes = echoes
         """Say what was decided; not where that is said anyway, once it is recorded."""
+        self._facts_told: dict[tuple[str, str], str] = {}
+        """What this person was told to be known, by run and by who asked."""
 
     def __call__(self, question: Question) -> Answer:
         """Ask until there is an answer; an end of input means *later*."""
@@ -71,9 +73,10 @@ class Person:
     # --- plans -------------------------------------------------------------------------------------------------------
 
     def _plan(self, question: Question) -> Answer:
-        review = question.data
-        for line in plan_lines(review):
+        asker = question.run_id, question.asked_by
+        for line in plan_lines(question.data, told=self._facts_told.get(asker, "")):
             self._say(line)
+        self._facts_told[asker] = question.data.facts
         while True:
             match self._choice("[a]pprove  [e]dit  [r]evise  re[j]ect  [l]ater", "aerjl", other_words="revise"):
                 case "a" | "y":
@@ -213,12 +216,12 @@ class Person:
 # --- how questions read -----------------------------------------------------------------------------------------------
 
 
-def plan_lines(review: Any) -> list[str]:
-    """A plan review for people."""
+def plan_lines(review: Any, *, told: str = "") -> list[str]:
+    """A plan review for people, without the facts if they are what was told before."""
     lines = []
     if review.is_stalled:
         lines.append("The team got nowhere" + ("." if review.before_replan else ", and has made another plan."))
-    if review.facts:
+    if review.facts and review.facts != told:
         lines += ["What is known:", *(f"  {line}" for line in review.facts.splitlines()), ""]
     lines += ["The plan:", *(f"  {line}" for line in review.plan.text.splitlines())]
     if review.reviews_left is not None:

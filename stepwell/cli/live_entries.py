@@ -26,7 +26,8 @@ class Planned:
 
     plan: Plan
     by: str
-    is_first: bool
+    before: Plan | None = None
+    """The plan whose place it takes."""
 
 
 @dataclass(frozen=True, slots=True)

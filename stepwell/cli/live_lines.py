@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.text import Text
 
+from stepwell.cli.live_changes import changes
 from stepwell.cli.live_entries import (
     Asked,
     Entry,
@@ -28,6 +29,7 @@ from stepwell.cli.live_state import LiveState
 from stepwell.cli.live_transcript import shown_arguments
 from stepwell.cli.plurals import number_of
 from stepwell.cli.safe_text import one_line, safe
+from stepwell.orchestrations.plan import Plan
 from stepwell.workflows.events import WorkflowEvent
 
 if TYPE_CHECKING:
@@ -69,9 +71,14 @@ class PlainLines:
 def plain_lines(entry: Entry) -> Iterator[str]:
     """An entry as lines of text, safe to print."""
     match entry:
-        case Planned(plan, by, is_first):
-            yield f"{one_line(by)} has {'a plan' if is_first else 'another plan'}:"
+        case Planned(plan, by, None):
+            yield f"{one_line(by)} has a plan:"
             yield from (f"  {one_line(told)}" for told in plan.text.splitlines())
+        case Planned(plan, by, Plan() as before):
+            yield f"{one_line(by)} has another plan:"
+            signs = {"kept": " ", "new": "+", "gone": "-"}
+            for change in changes(before, plan):
+                yield f"{signs[change.kind]} {change.number}. {one_line(str(change.step))}"
         case Asked(by, speaker, instruction, reason):
             yield ""
             yield f"{one_line(by)} to {one_line(speaker)}: {one_line(instruction)}"

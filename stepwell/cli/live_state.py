@@ -313,7 +313,7 @@ class LiveState:
         before = self.plans.get(orchestrator)
         is_shown_elsewhere = self.first_plan_is_asked_about and not self.plans
         if (before is None or before.plan != event.plan) and not is_shown_elsewhere:
-            yield Planned(event.plan, by, before is None)
+            yield Planned(event.plan, by, before.plan if before else None)
         self.adopt_plan(orchestrator, PlanProgress(event.plan))
 
     def _judged(self, orchestrator: str, ledger: MagenticProgressLedger) -> Iterable[Entry]:

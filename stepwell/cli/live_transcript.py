@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.text import Text
 
+from stepwell.cli.live_changes import Change, changes
 from stepwell.cli.live_entries import (
     Asked,
     Entry,
@@ -26,11 +27,14 @@ from stepwell.cli.live_frame import NAME_WIDTH
 from stepwell.cli.live_look import Look, columns, excerpt, line, padded, wrapped
 from stepwell.cli.plurals import number_of
 from stepwell.cli.safe_text import one_line, safe
+from stepwell.orchestrations.plan import Plan
 
 WORDS_ROWS = 14
 """Rows that one turn's words take at most; the whole of it is in the record."""
 _VALUE_ROWS = 4
 
+_CHANGED = {"new": "+", "gone": "-"}
+_ALL_NEW = {"new": " "}
 _NOTE_STYLE = {
     "warning": "yellow",
     "retry": "yellow",
@@ -81,17 +85,31 @@ def _named(who: str, look: Look, width: int, *more: tuple[str, str]) -> Text:
 
 
 def _planned(entry: Planned, look: Look, width: int) -> Iterator[Text]:
-    steps = entry.plan.steps
-    told = f"{'plans' if entry.is_first else 'has another plan of'} {number_of(len(steps), 'step')}"
-    yield _named(entry.by, look, width, (told, ""))
-    owners = [one_line(step.owner or "") for step in steps]
+    """A plan; of one that takes another's place only what is different, for the whole of it is in the frame."""
+    found = changes(entry.before or Plan(), entry.plan)
+    kept = sum(change.kind == "kept" for change in found)
+    steps = number_of(len(entry.plan.steps), "step")
+    if kept:
+        yield _named(entry.by, look, width, (f"has another plan of {steps}, {kept} as before", ""))
+        yield from _steps([change for change in found if change.kind != "kept"], look, width)
+    else:
+        told = f"plans {steps}" if entry.before is None else f"has another plan of {steps}"
+        yield _named(entry.by, look, width, (told, ""))
+        yield from _steps([change for change in found if change.kind == "new"], look, width, _ALL_NEW)
+
+
+def _steps(found: list[Change], look: Look, width: int, signs: Mapping[str, str] = _CHANGED) -> Iterator[Text]:
+    owners = [one_line(change.step.owner or "") for change in found]
     owner_width = columns(owners, min(NAME_WIDTH, width // 4))
-    for number, (step, owner) in enumerate(zip(steps, owners, strict=True), 1):
-        margin = len(str(len(steps))) + owner_width + 5
-        for row, words in enumerate(wrapped(one_line(step.text), max(10, width - margin))):
-            head = f"  {number:>{len(str(len(steps)))}} " if not row else " " * (margin - owner_width - 2)
+    digits = max((len(str(change.number)) for change in found), default=1)
+    margin = digits + owner_width + 5
+    for change, owner in zip(found, owners, strict=True):
+        style = "dim" if change.kind == "gone" else ""
+        for row, words in enumerate(wrapped(one_line(change.step.text), max(10, width - margin))):
+            head = f"{signs[change.kind]} {change.number:>{digits}} " if not row else " " * (margin - owner_width - 2)
             name = padded(owner if not row else "", owner_width, look.signs.more)
-            yield line((head, "dim"), (name, look.colour(owner)), f"  {words}", width=width, sign=look.signs.more)
+            parts = (head, "dim"), (name, style or look.colour(owner)), (f"  {words}", style)
+            yield line(*parts, width=width, sign=look.signs.more)
 
 
 def _asked(entry: Asked, look: Look, width: int) -> Iterator[Text]:

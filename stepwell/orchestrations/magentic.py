@@ -16,6 +16,7 @@ from stepwell.orchestrations.orchestrator import ORCHESTRATOR_ID, MagenticOrches
 from stepwell.orchestrations.participants import AgentParticipant, GroupChatRequestMessage
 from stepwell.workflows.builder import Designation, WorkflowBuilder
 from stepwell.workflows.executor import Executor
+from stepwell.workflows.typing import is_count
 from stepwell.workflows.workflow import Workflow
 
 Participant = SupportsAgentRun | Executor | Callable[[], Any]
@@ -170,8 +171,8 @@ def _limits(
         "max_plan_reviews": max_plan_reviews,
     }
     for label, value in given.items():
-        if value is not None and value < least[label]:
-            raise WorkflowValidationError(f"{label} must be at least {least[label]}, not {value}")
+        if value is not None and not is_count(value, least[label]):
+            raise WorkflowValidationError(f"{label} must be at least {least[label]}, not {value!r}")
     return Limits(max_stall_count, max_round_count, max_reset_count, max_plan_reviews)
 
 

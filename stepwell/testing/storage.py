@@ -526,7 +526,10 @@ class RunStorageContract:
     async def test_a_run_given_back_can_be_taken(self, storage: RunStorage) -> None:
         await (await opened(storage)).release()
         log = await opened(storage)
+        assert (await log.save(draft(1))).run_id == "run-1"
         await log.release()
+        [run] = await storage.list_runs()
+        assert run.holder is None
 
     async def test_giving_back_twice_does_nothing(self, storage: RunStorage) -> None:
         first = await opened(storage)

@@ -24,6 +24,7 @@ from stepwell.workflows.edges import (
 )
 from stepwell.workflows.executor import Executor
 from stepwell.workflows.graph import Graph, Slot, signature_of
+from stepwell.workflows.typing import is_count, is_text
 from stepwell.workflows.validation import validate
 from stepwell.workflows.workflow import Workflow
 
@@ -53,8 +54,10 @@ class WorkflowBuilder:
         output_from: Designation = None,
         intermediate_output_from: Designation = None,
     ) -> None:
-        if max_iterations is not None and max_iterations < 1:
-            raise WorkflowValidationError(f"max_iterations must be at least 1 or None, not {max_iterations}")
+        if name is not None and not is_text(name):
+            raise WorkflowValidationError(f"name must be a text that is not empty, not {name!r}")
+        if max_iterations is not None and not is_count(max_iterations, 1):
+            raise WorkflowValidationError(f"max_iterations must be at least 1 or None, not {max_iterations!r}")
         self._name = name
         self._description = description
         self._max_iterations = max_iterations
@@ -147,6 +150,7 @@ class WorkflowBuilder:
             # Derived from the graph, so that a rebuilt workflow in a new process finds its own checkpoints.
             object.__setattr__(graph, "name", f"workflow-{signature_of(graph.shape, graph.start)[:16]}")
         _ = graph.registry  # The codec knows the graph's types from now on, also for reading without a run.
+        _ = graph.signature, graph.order, graph.fan_ins, graph.unconditional  # So that no run has to be the first.
         return Workflow(graph)
 
     # --- placing executors -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from datetime import datetime, timedelta
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from stepwell.checkpointing.callables import call_name
 from stepwell.checkpointing.checkpoint import RESERVED_STATE_KEYS, PendingRequest
 from stepwell.checkpointing.journal import (
     CallTicket,
@@ -23,7 +25,7 @@ from stepwell.errors import DuplicateRequest, InvalidRunArguments
 from stepwell.workflows.deadlines import check_default, moment, now
 from stepwell.workflows.events import WorkflowEvent
 from stepwell.workflows.message import isolated
-from stepwell.workflows.typing import type_name
+from stepwell.workflows.typing import is_text, type_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
@@ -50,7 +52,9 @@ class RunKwargs:
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
-run_kwargs: ContextVar[RunKwargs] = ContextVar("stepwell_run_kwargs", default=RunKwargs())  # noqa: B039 - it is frozen
+NO_KWARGS = RunKwargs()
+
+run_kwargs: ContextVar[RunKwargs] = ContextVar("stepwell_run_kwargs", default=NO_KWARGS)
 
 
 class _Done(Awaitable[None]):
@@ -70,11 +74,29 @@ class Effects:
 
     sent: list[tuple[Any, str | None]] = field(default_factory=list)
     yielded: list[Any] = field(default_factory=list)
-    shown: set[int] = field(default_factory=set)
+    # The others are made when they are needed, which is not often: there are as many of these as deliveries under way.
+    shown: set[int] | None = None
     """Which of the yielded were shown live already, piece by piece."""
-    requested: list[PendingRequest] = field(default_factory=list)
-    state: dict[str, Any] = field(default_factory=dict)
-    events: list[WorkflowEvent] = field(default_factory=list)
+    requested: list[PendingRequest] | None = None
+    state: dict[str, Any] | None = None
+    events: list[WorkflowEvent] | None = None
+
+    def show(self, output: Any) -> None:
+        self.shown = self.shown or set()
+        self.shown.add(len(self.yielded))
+        self.yielded.append(output)
+
+    def request(self, request: PendingRequest) -> None:
+        self.requested = self.requested or []
+        self.requested.append(request)
+
+    def write(self, key: str, value: Any) -> None:
+        self.state = self.state or {}
+        self.state[key] = value
+
+    def announce(self, event: WorkflowEvent) -> None:
+        self.events = self.events or []
+        self.events.append(event)
 
 
 class DeliveryScene(NamedTuple):
@@ -106,7 +128,7 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
 
     __slots__ = ("_delivery", "_effects", "_scene", "_sources")
 
-    def __init__(self, scene: DeliveryScene, effects: Effects, *, sources: tuple[str, ...], delivery: int) -> None:
+    def __init__(self, scene: DeliveryScene, effects: Effects, sources: tuple[str, ...], delivery: int) -> None:
         self._scene = scene
         self._effects = effects
         self._sources = sources
@@ -156,12 +178,11 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
 
     def yield_shown(self, output: WorkflowOutT) -> None:
         """Record an output whose pieces were announced live (`update`): it is not announced a second time."""
-        self._effects.shown.add(len(self._effects.yielded))
-        self._effects.yielded.append(output)
+        self._effects.show(output)
 
     def add_event(self, event: WorkflowEvent) -> Awaitable[None]:
         """Announce an event of your own when the superstep's checkpoint is durable."""
-        self._effects.events.append(event)
+        self._effects.announce(event)
         return DONE
 
     def request_info(
@@ -178,12 +199,12 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
         After the `deadline` the `default` is delivered as the answer, by the next resume or between two supersteps of a
         run at work. None is a default too, if it fits the `response_type`; if not, the deadline only tells people.
         """
-        ordinal = len(self._effects.requested)
-        if request_id is not None and (not request_id or self.is_request_id_taken(request_id)):
-            raise DuplicateRequest(request_id, self.executor_id)
+        ordinal = len(self._effects.requested or ())
+        if request_id is not None:
+            self._check_request_id(request_id)
         check_default(default, response_type, deadline)
         asked_at = now()
-        self._effects.requested.append(
+        self._effects.request(
             PendingRequest(
                 request_id=request_id or derived_id("req", self.run_id, self._scope, str(ordinal)),
                 source_executor_id=self.executor_id,
@@ -202,17 +223,27 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
         """Ask the outside what a workflow inside this executor asks; the answer comes back to this executor."""
         if self.is_request_id_taken(request.request_id):
             raise DuplicateRequest(request.request_id, self.executor_id)
-        self._effects.requested.append(replace(request, source_executor_id=self.executor_id))
+        self._effects.request(replace(request, source_executor_id=self.executor_id))
+
+    def _check_request_id(self, request_id: str) -> None:
+        if not is_text(request_id):
+            raise InvalidRunArguments(
+                f"request_id={request_id!r} of executor {self.executor_id!r}: it has to be a text that is not empty, "
+                "for example str(uuid4()); without one the engine makes one"
+            )
+        if self.is_request_id_taken(request_id):
+            raise DuplicateRequest(request_id, self.executor_id)
 
     def is_request_id_taken(self, request_id: str) -> bool:
         return request_id in self._scene.used_request_ids or any(
-            request_id == other.request_id for other in self._effects.requested
+            request_id == other.request_id for other in self._effects.requested or ()
         )
 
     def get_state(self, key: str, default: Any = None) -> Any:
         """A private copy of shared state: this delivery's own writes, else what earlier supersteps wrote."""
-        if key in self._effects.state:
-            return isolated(self._effects.state[key])
+        written = self._effects.state
+        if written is not None and key in written:
+            return isolated(written[key])
         if key not in self._scene.shared:
             return default
         return isolated(self._scene.shared[key])
@@ -221,7 +252,7 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
         """Write shared state; others see it from the next superstep on."""
         if key in RESERVED_STATE_KEYS:
             raise InvalidRunArguments(f"the state key {key!r} is reserved; choose another one")
-        self._effects.state[key] = isolated(value)
+        self._effects.write(key, isolated(value))
 
     def get_source_executor_id(self) -> str:
         """Who sent the message being handled; an error if several did (a fan-in)."""
@@ -266,8 +297,9 @@ class WorkflowContext(_Parametrised[OutT, WorkflowOutT]):
         async def make(_: CallTicket) -> Any:
             return await call_function(fn, args, kwargs)
 
-        name = getattr(fn, "__qualname__", type(fn).__qualname__).rpartition("<locals>.")[2]
-        return await scope.call(name, make, key=key, request=[list(args), kwargs], at_most_once=at_most_once)
+        return await scope.call(
+            call_name(fn), make, key=key, request=[list(args), kwargs], at_most_once=at_most_once, made_by=fn
+        )
 
 
 at_work: ContextVar[WorkflowContext[Any, Any] | None] = ContextVar("stepwell_at_work", default=None)
@@ -283,3 +315,11 @@ def derived_id(prefix: str, *parts: str) -> str:
     """An id that a replay arrives at again."""
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
     return f"{prefix}-{hashlib.blake2b(text, digest_size=10).hexdigest()}"
+
+
+_DERIVED = re.compile(r"[a-z]+-[0-9a-f]{20}")
+
+
+def is_derived(request_id: str) -> bool:
+    """Such ids differ by themselves, so nobody has to remember them."""
+    return _DERIVED.fullmatch(request_id) is not None

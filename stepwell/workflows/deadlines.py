@@ -34,7 +34,12 @@ def moment(deadline: datetime | timedelta | None, asked_at: datetime) -> str | N
     if deadline is None:
         return None
     if isinstance(deadline, timedelta):
-        return (asked_at + deadline).isoformat()
+        try:
+            return (asked_at + deadline).isoformat()
+        except OverflowError:
+            raise InvalidRunArguments(f"deadline {deadline!r} is beyond the end of the calendar") from None
+    if not isinstance(deadline, datetime):
+        raise InvalidRunArguments(f"deadline {deadline!r} is neither a datetime nor a timedelta")
     if deadline.tzinfo is None:
         raise InvalidRunArguments(f"deadline {deadline!r} needs a time zone, for example datetime.now(UTC) + …")
     return deadline.isoformat()

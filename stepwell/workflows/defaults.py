@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stepwell.checkpointing.checkpoint import PendingRequest, WorkflowMessage
 from stepwell.checkpointing.codec import Codec
@@ -30,7 +30,7 @@ def overdue(state: RunState, graph: Graph) -> list[PendingRequest]:
     return [
         request
         for name, request in state.pending.items()
-        if is_overdue(request.deadline) and name not in state.decided_before and _is_deliverable(request, graph)
+        if is_overdue(request.deadline) and name not in state.inherited and _is_deliverable(request, graph)
     ]
 
 
@@ -60,7 +60,7 @@ def defaulted(state: RunState, due: Iterable[PendingRequest], graph: Graph) -> D
         text = codec.encode_text(request.default, path=f"default of {request.request_id}")
         decisions.append(Decision(request.request_id, text, at))
         notices.append(_notice(request))
-    after = replace(state, pending=left, inbox=(*state.inbox, *messages))
+    after = state._replace(pending=left, inbox=(*state.inbox, *messages))
     return Defaulted(after, tuple(decisions), tuple(notices))
 
 

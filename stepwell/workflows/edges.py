@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from stepwell.errors import WorkflowException
@@ -50,6 +51,11 @@ class Edge:
     kind = "edge"
 
     @property
+    def chooses(self) -> bool:
+        """Does it depend on the message where that goes?"""
+        return self.condition is not None
+
+    @property
     def sources(self) -> tuple[str, ...]:
         return (self.source,)
 
@@ -69,6 +75,7 @@ class FanOut:
     targets: tuple[str, ...]
 
     kind = "fan_out"
+    chooses = False
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -78,7 +85,7 @@ class FanOut:
         return self.targets
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FanIn:
     """From several executors to one, which gets the list of their messages once each has sent one."""
 
@@ -86,12 +93,13 @@ class FanIn:
     target: str
 
     kind = "fan_in"
+    chooses = False
 
     @property
     def targets(self) -> tuple[str, ...]:
         return (self.target,)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its place in a checkpoint; the same in every process that builds this graph."""
         return f"{','.join(self.sources)}->{self.target}"
@@ -109,6 +117,7 @@ class SwitchCase:
     default: str
 
     kind = "switch"
+    chooses = True
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -134,6 +143,7 @@ class MultiSelection:
     selection: Selection
 
     kind = "multi_selection"
+    chooses = True
 
     @property
     def sources(self) -> tuple[str, ...]:

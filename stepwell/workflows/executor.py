@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import sys
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
@@ -233,15 +233,16 @@ class Executor:
     def can_handle(self, data: Any) -> bool:
         return self._handler_for(data) is not None
 
-    async def execute(self, data: Any, ctx: WorkflowContext[Any, Any]) -> None:
+    def execute(self, data: Any, ctx: WorkflowContext[Any, Any]) -> Coroutine[Any, Any, None]:
         """Hand a message to the handler for its type."""
+        # Not a coroutine around the handler's own: all of them are resumed one by one whenever the handler is.
         if type(data) is ResponseMessage:
-            await self._respond(data, ctx)
-            return
+            return self._respond(data, ctx)
         spec = self._handler_for(data)
         if spec is None:
             raise NoHandler(self.id, type_name(type(data)), type_names(self.input_types))
-        await getattr(self, spec.name)(data, ctx)
+        handling: Coroutine[Any, Any, None] = getattr(self, spec.name)(data, ctx)
+        return handling
 
     def _handler_for(self, data: Any) -> HandlerSpec | None:
         for spec in self.specs:

@@ -21,6 +21,7 @@ from stepwell.checkpointing.registry import (
 from stepwell.checkpointing.storage.protocol import CheckpointStorage
 from stepwell.workflows.edges import EdgeGroup, FanIn
 from stepwell.workflows.executor import Executor, FunctionExecutor
+from stepwell.workflows.message import INPUT, RESPONSES
 
 OutputKind = Literal["output", "intermediate"]
 
@@ -93,6 +94,16 @@ class Graph:
             for source in group.sources:
                 table.setdefault(source, []).append(group)
         return {source: tuple(groups) for source, groups in table.items()}
+
+    @cached_property
+    def unconditional(self) -> dict[str, tuple[tuple[EdgeGroup, tuple[str, ...]], ...]]:
+        """Where messages go by their source alone: every edge that leaves it, and its targets."""
+        sources = {**dict.fromkeys(self.slots, ()), **self.leaving, INPUT: (), RESPONSES: ()}
+        return {
+            source: tuple((group, group.targets) for group in groups)
+            for source, groups in sources.items()
+            if not any(group.chooses for group in groups)
+        }
 
     @cached_property
     def fan_ins(self) -> dict[str, FanIn]:

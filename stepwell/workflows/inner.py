@@ -8,7 +8,7 @@ recorded calls answering.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stepwell.checkpointing.checkpoint import (
@@ -82,7 +82,7 @@ class InnerRunner(Runner):
         for text in warnings:
             self.warn(text, number)
         for outcome in outcomes:
-            for event in (event for effects in outcome.effects for event in effects.events):
+            for event in (event for effects in outcome.effects for event in effects.events or ()):
                 event.executor_id = event.executor_id or outcome.executor_id
                 self.host.announce(event, self.ctx)
         for output in step.outputs:
@@ -98,7 +98,7 @@ def told(state: RunState, data: Any, graph: Graph) -> RunState:
     """A message for the start executor; after the first one it begins a further turn."""
     message = WorkflowMessage(data, INPUT, graph.start)
     turn = state.turn + 1 if state.iteration else state.turn
-    return replace(state, inbox=(*state.inbox, message), turn=turn, turn_began=state.iteration)
+    return state._replace(inbox=(*state.inbox, message), turn=turn, turn_began=state.iteration)
 
 
 def answered(state: RunState, answers: Mapping[str, Any], graph: Graph) -> RunState:
@@ -115,7 +115,7 @@ def answered(state: RunState, answers: Mapping[str, Any], graph: Graph) -> RunSt
         response = ResponseMessage(asked, isolated(checked_answer(asked, answer, slot.prototype)))
         messages.append(WorkflowMessage(response, RESPONSES, slot.id))
     left = {name: request for name, request in state.pending.items() if name not in answers}
-    return replace(state, pending=left, inbox=(*state.inbox, *messages), turn_began=state.iteration)
+    return state._replace(pending=left, inbox=(*state.inbox, *messages), turn_began=state.iteration)
 
 
 # --- executors --------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ async def remember_pristine(graph: Graph, executors: Mapping[str, Executor], pri
 async def set_aside(state: RunState, executors: Iterable[tuple[str, Executor]]) -> RunState:
     """The run as it is kept: outputs have been handed on, and usage is counted where the journal is."""
     kept = {name: isolated(await executor.on_checkpoint_save()) for name, executor in executors if executor.keeps_state}
-    return replace(state, executor_states=kept, outputs=(), usage={})
+    return state._replace(executor_states=kept, outputs=(), usage={})
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

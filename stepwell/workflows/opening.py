@@ -43,7 +43,7 @@ from stepwell.workflows.graph import Graph, GraphShape
 from stepwell.workflows.message import INPUT, RESPONSES, ResponseMessage, isolated
 from stepwell.workflows.runner import is_blocked
 from stepwell.workflows.superstep import RunState, state_from
-from stepwell.workflows.typing import type_name, type_names
+from stepwell.workflows.typing import is_count, is_text, type_name, type_names
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "<no message>"})()
 """Told apart from None, which is a message like any other."""
@@ -82,14 +82,18 @@ class RunRequest:
             raise InvalidRunArguments("message and checkpoint_id exclude each other: resume first, then send a message")
         if self.has_message and self.responses:
             raise InvalidRunArguments("message and responses exclude each other: answer first, then send a message")
+        if self.responses is not None and not isinstance(self.responses, Mapping):
+            raise InvalidRunArguments(f"responses maps request ids to answers; it is a {type(self.responses).__name__}")
+        if strange := [key for key in self.responses or () if not is_text(key)]:
+            raise InvalidRunArguments(f"responses has the key {strange[0]!r}; request ids are texts")
         if self.responses is not None and not self.responses:
             raise InvalidRunArguments("responses is empty; map request ids to answers, or leave it out")
         if self.branch and self.checkpoint_id is None:
             raise InvalidRunArguments("branch=True needs the checkpoint_id to branch from")
         if self.new_turn and not self.has_message:
             raise InvalidRunArguments("new_turn=True needs a message")
-        if self.max_iterations is not None and self.max_iterations < 1:
-            raise InvalidRunArguments(f"max_iterations must be at least 1, not {self.max_iterations}")
+        if self.max_iterations is not None and not is_count(self.max_iterations, 1):
+            raise InvalidRunArguments(f"max_iterations must be at least 1, not {self.max_iterations!r}")
         if self.on_divergence not in ("error", "recall"):
             raise InvalidRunArguments(f'on_divergence must be "error" or "recall", not {self.on_divergence!r}')
         if reserved := RESERVED_STATE_KEYS.intersection(self.state_edits):
@@ -185,7 +189,7 @@ class Opener:
             assert run_id is not None
             raise UnknownRun(run_id, "pass a message to start it")
         try:
-            return await self._opened(log)
+            return await self._opened(storage, log)
         except BaseException:
             await log.release()
             raise
@@ -213,7 +217,7 @@ class Opener:
             return self._with_defaults(self._answered(opening, self.request.responses, typed=True))
         return self._with_defaults(self._resumed(opening))
 
-    async def _opened(self, log: RunLog) -> Opening:
+    async def _opened(self, storage: RunStorage, log: RunLog) -> Opening:
         checkpoint = await log.latest(self.graph.registry)
         if checkpoint is None:
             if not self.request.has_message:
@@ -224,6 +228,7 @@ class Opener:
         opening = Opening(log.run_id, state, "continue", log, restore=True, warnings=warnings)
         opening = replace(opening, calls=_calls_of_superstep(log.calls, state.iteration + 1))
         if self.request.responses:
+            await self._refuse_what_is_inherited(storage, state)
             return self._with_defaults(self._answered(opening, self.request.responses, typed=True))
         await get_ready({} for decision in log.decisions.values() if not decision.typed)
         return self._with_defaults(self._resumed(opening))
@@ -258,7 +263,7 @@ class Opener:
         if message is None:
             return replace(opening, action="report")
         inbox = (WorkflowMessage(message, INPUT, start),)
-        state = replace(state, inbox=inbox, turn=state.turn + 1, turn_began=state.iteration)
+        state = state._replace(inbox=inbox, turn=state.turn + 1, turn_began=state.iteration)
         return replace(opening, state=state, action="enter", calls=())
 
     def _with_doubts(self, opening: Opening) -> Opening:
@@ -279,7 +284,7 @@ class Opener:
         if not doubtful:
             return opening
         pending = {**opening.state.pending, **{request.request_id: request for request in doubtful}}
-        return replace(opening, state=replace(opening.state, pending=pending), newly_doubted=doubtful)
+        return replace(opening, state=opening.state._replace(pending=pending), newly_doubted=doubtful)
 
     def _answered(self, opening: Opening, answers: Mapping[str, Any], *, typed: bool) -> Opening:
         """Queue the answers for the executors that asked; all of them are good or nothing changes."""
@@ -302,7 +307,7 @@ class Opener:
                 messages.append(WorkflowMessage(response, RESPONSES, request.source_executor_id))
         left = {key: request for key, request in state.pending.items() if key not in answers}
         # An answer is somebody at the other end: the count of supersteps starts anew, as it does with a message.
-        state = replace(state, pending=left, inbox=(*state.inbox, *messages), turn_began=state.iteration)
+        state = state._replace(pending=left, inbox=(*state.inbox, *messages), turn_began=state.iteration)
         delivers = () if typed else tuple(answers)
         return replace(
             opening,
@@ -337,9 +342,8 @@ class Opener:
             raise already_answered(log.run_id, decision)
         if request is None:
             raise UnknownRequest(request_id, tuple(state.pending))
-        if request_id in state.decided_before:
-            run_id, answered_at, value = state.decided_before[request_id]
-            raise already_answered(run_id, Decision(request_id, value, answered_at))
+        if request_id in state.inherited:
+            raise _inherited(request_id, state.inherited[request_id])
         return request
 
     def _is_usable(self, decision: Decision, request: PendingRequest) -> bool:
@@ -370,11 +374,12 @@ class Opener:
             checkpoint = await log.load(branch.checkpoint_id, self.graph.registry)
             state = state_from(checkpoint)
             warnings = self._check_graph(checkpoint, state)
-            state = self._edited(replace(state, pending=_without_doubts(state.pending)))
+            state = self._edited(state._replace(pending=_without_doubts(state.pending)))
+            state = state._replace(inherited=await self._inherited(storage, branch, state))
             opening = Opening(log.run_id, state, "enter", log, restore=True, warnings=warnings, is_new=True)
             if self.request.responses:
                 return self._answered(opening, self.request.responses, typed=True)
-            return replace(opening, state=await self._with_decisions_of_parent(storage, branch, state))
+            return opening
         except BaseException:
             await log.release()
             if log.info is None:
@@ -395,16 +400,30 @@ class Opener:
                     f"{request_id!r} still waits; answer it there (leave checkpoint_id out), or pass branch=True"
                 )
 
-    async def _with_decisions_of_parent(self, storage: RunStorage, branch: BranchPoint, state: RunState) -> RunState:
-        """A branch that was not asked for by name can't decide again what was decided in its parent."""
+    async def _inherited(
+        self, storage: RunStorage, branch: BranchPoint, state: RunState
+    ) -> Mapping[str, Sequence[str]]:
+        """What a branch that was not asked for by name finds pending is decided where it was asked, now or later.
+
+        Otherwise one question could be answered twice, and both answers acted on.
+        """
         if self.request.branch or not branch.run_id:
-            return state
-        found = {key: await storage.decision(branch.run_id, key) for key in state.pending}
-        decided = {key: (branch.run_id, d.answered_at, d.value) for key, d in found.items() if d is not None}
-        return replace(state, decided_before=decided)
+            return {}
+        found: dict[str, Sequence[str]] = {}
+        for request_id in state.pending:
+            owner = state.inherited.get(request_id, (branch.run_id,))[0]
+            found[request_id] = _as_found(owner, await storage.decision(owner, request_id))
+        return found
+
+    async def _refuse_what_is_inherited(self, storage: RunStorage, state: RunState) -> None:
+        """With what has been decided since the branch was made."""
+        for request_id in self.request.responses or ():
+            if request_id in state.pending and request_id in state.inherited:
+                owner = state.inherited[request_id][0]
+                raise _inherited(request_id, _as_found(owner, await storage.decision(owner, request_id)))
 
     def _edited(self, state: RunState) -> RunState:
-        return replace(state, shared={**state.shared, **isolated(dict(self.request.state_edits))})
+        return state._replace(shared={**state.shared, **isolated(dict(self.request.state_edits))})
 
     # --- messages and graphs -----------------------------------------------------------------------------------------
 
@@ -412,8 +431,7 @@ class Opener:
         """A message from outside begins a turn."""
         message = WorkflowMessage(isolated(self.request.message), INPUT, self.graph.start)
         is_first = state.iteration == 0 and not state.inbox
-        return replace(
-            state,
+        return state._replace(
             inbox=(*state.inbox, message),
             turn=state.turn if is_first else state.turn + 1,
             turn_began=state.iteration,
@@ -476,6 +494,21 @@ def _calls_of_superstep(calls: Sequence[CallRecord], number: int) -> tuple[CallR
 def _without_doubts(pending: Mapping[str, PendingRequest]) -> dict[str, PendingRequest]:
     """A branch makes fresh calls, so it has none in doubt."""
     return {key: request for key, request in pending.items() if not isinstance(request.data, CallInDoubt)}
+
+
+def _as_found(owner: str, decision: Decision | None) -> Sequence[str]:
+    """A request of another run, as `RunState.inherited` keeps it."""
+    return (owner, "", "") if decision is None else (owner, decision.answered_at, decision.value)
+
+
+def _inherited(request_id: str, found: Sequence[str]) -> Exception:
+    run_id, answered_at, value = found
+    if answered_at:
+        return already_answered(run_id, Decision(request_id, value, answered_at))
+    return InvalidRunArguments(
+        f"request {request_id!r} was asked by run {run_id!r}, of which this run is a branch, and waits there; "
+        f"answer it there (run_id={run_id!r}), or answer it in a branch that is asked for by branch=True"
+    )
 
 
 def already_answered(run_id: str, decision: Decision) -> AlreadyAnswered:

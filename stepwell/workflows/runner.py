@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,16 +22,15 @@ from stepwell.checkpointing.journal import (
     entered,
 )
 from stepwell.checkpointing.storage.protocol import CheckpointDraft, Decision, PendingSummary, RunLog
-from stepwell.errors import WorkflowConvergenceException
+from stepwell.errors import AwaitedCancelled, WorkflowConvergenceException
 from stepwell.workflows.answers import response_type_of
 from stepwell.workflows.attempts import attempted
 from stepwell.workflows.context import DeliveryScene, Effects, WorkflowContext, at_work, delivery_scope
 from stepwell.workflows.defaults import defaulted, overdue
-from stepwell.workflows.edges import Edge
 from stepwell.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from stepwell.workflows.executor import Executor
 from stepwell.workflows.graph import Graph
-from stepwell.workflows.message import INPUT, RESPONSES, isolated
+from stepwell.workflows.message import isolated
 from stepwell.workflows.superstep import (
     Advance,
     Delivery,
@@ -53,10 +52,6 @@ _FAIR = 8
 """After so many supersteps a run lets others have the event loop, whether or not it has waited for anything itself."""
 
 
-async def _at_once() -> None:
-    """A consumer that takes everything as it comes."""
-
-
 @dataclass(slots=True)
 class Runner:
     """One run, from one state to the next until nothing is queued."""
@@ -67,12 +62,13 @@ class Runner:
     emit: Emit
     log: RunLog | None = None
     journal: Journal | None = None
-    demand: Callable[[], Awaitable[None]] = _at_once
+    demand: Callable[[], Awaitable[None]] | None = None
+    """Returns when whoever consumes the events wants the next superstep; None if it takes everything as it comes."""
     streaming: bool = False
     max_iterations: int | None = None
     path: str = ""
     """For a workflow inside a workflow: the scope of the delivery it runs in, and a slash."""
-    decided: list[Decision] = field(default_factory=list, init=False)
+    decided: tuple[Decision, ...] = field(default=(), init=False)
     """Decisions made on the way, because a deadline had passed."""
     _planned: Plan | Exception | None = field(default=None, init=False)
     _used: Usage = field(default_factory=dict, init=False)
@@ -89,7 +85,8 @@ class Runner:
         while state.inbox and not is_blocked(state):
             if self.max_iterations is not None and state.iteration - state.turn_began >= self.max_iterations:
                 raise WorkflowConvergenceException(self.run_id, self.max_iterations)
-            await self.demand()
+            if self.demand is not None:
+                await self.demand()
             if state.iteration % _FAIR == _FAIR - 1:
                 # Handlers may never wait for anything; the rest of the program must have its turn all the same.
                 await asyncio.sleep(0)
@@ -117,22 +114,27 @@ class Runner:
             for name, executor in self.executors.items()
             if executor.keeps_state
         }
-        state = replace(state, executor_states={**state.executor_states, **kept})
-        self.tell_checkpoint(await self.save(state, asked=tuple(state.pending.values())), state.iteration)
+        state = state._replace(executor_states={**state.executor_states, **kept})
+        asked = tuple(request for name, request in state.pending.items() if name not in state.inherited)
+        self.tell_checkpoint(await self.save(state, asked=asked), state.iteration)
         return state
 
     async def _superstep(self, state: RunState) -> RunState:
         self._reached = number = state.iteration + 1
         self._tell("superstep_started", number)
         self._tell_status(state)
-        todo = await self._plan(state)
-        outcomes = await self._execute(todo, state, number)
+        todo = self._take_plan() or await self._plan(state)
+        if len(todo.deliveries) == 1:
+            [(name, deliveries)] = todo.deliveries.items()
+            outcomes = [await self._run_executor(name, deliveries, state, number)]
+        else:
+            outcomes = await self._side_by_side(todo, state, number)
         step = advance(state, todo, outcomes, self.graph)
         after, unrouted = await self._look_ahead(step.state)
         if self.log is not None and self.journal is not None and self.journal.rows:
-            after = replace(after, usage=add_usage(after.usage, self.journal.usage()))
+            after = after._replace(usage=add_usage(after.usage, self.journal.usage()))
         if self._used:
-            after, self._used = replace(after, usage=add_usage(after.usage, [self._used])), {}
+            after, self._used = after._replace(usage=add_usage(after.usage, [self._used])), {}
         due = self._overdue(after) if after.pending else []
         checkpoint = await self.save(after, asked=step.requests, final=not after.inbox and not due)
         self._announce(step, outcomes, checkpoint, number, (*todo.warnings, *step.warnings, *unrouted))
@@ -146,42 +148,46 @@ class Runner:
         done = defaulted(state, due, self.graph)
         self._planned = None
         saved = await self.save(done.state, decisions=done.decisions, keep_calls=True)
-        self.decided.extend(done.decisions)
+        self.decided += done.decisions
         self.tell_checkpoint(saved, state.iteration)
         for text in done.notices:
             self.warn(text, state.iteration)
         return done.state
 
-    async def _plan(self, state: RunState) -> Plan:
+    def _take_plan(self) -> Plan | None:
+        """What the look-ahead found. Its warnings belong to the superstep that delivers something."""
         planned, self._planned = self._planned, None
         if isinstance(planned, Exception):
             raise planned
-        # Warnings of a look-ahead that found something to deliver belong to the superstep that delivers it.
-        return planned or plan(state, [await self._route(message) for message in state.inbox], self.graph)
+        return planned
+
+    async def _plan(self, state: RunState) -> Plan:
+        unconditional = self.graph.unconditional
+        routes: list[Sequence[Route]] = []
+        for message in state.inbox:
+            known = unconditional.get(message.source_id)
+            routes.append(await self._route(message) if known is None else known)
+        return plan(state, routes, self.graph)
 
     async def _look_ahead(self, state: RunState) -> tuple[RunState, tuple[str, ...]]:
         """Route what was sent; if it reaches nobody the run is over, and this checkpoint is the last."""
         if not state.inbox:
             return state, ()
         try:
-            self._planned = plan(state, [await self._route(message) for message in state.inbox], self.graph)
+            planned = await self._plan(state)
         except Exception as error:
             # A condition's failure is the next superstep's: what this one did is saved first.
             self._planned = error
             return state, ()
-        if self._planned.deliveries:
+        if planned.deliveries:
+            self._planned = planned
             return state, ()
-        over, self._planned = self._planned, None
-        return replace(state, inbox=(), collected=over.collected), over.warnings
+        return state._replace(inbox=(), collected=planned.collected), planned.warnings
 
     async def _route(self, message: WorkflowMessage) -> list[Route]:
-        if message.source_id in (INPUT, RESPONSES):
-            return []
+        """Ask the edges, some of which choose by the message."""
         routes: list[Route] = []
         for group in self.graph.leaving.get(message.source_id, ()):
-            if type(group) is Edge and group.condition is None:
-                routes.append((group, (group.target,)))
-                continue
             try:
                 routes.append((group, await group.select(message.data)))
             except Exception as error:
@@ -191,11 +197,8 @@ class Runner:
 
     # --- executors ---------------------------------------------------------------------------------------------------
 
-    async def _execute(self, todo: Plan, state: RunState, number: int) -> list[Outcome]:
-        """Run the receiving executors side by side; the first that fails ends the others."""
-        if len(todo.deliveries) == 1:
-            [(name, deliveries)] = todo.deliveries.items()
-            return [await self._run_executor(name, deliveries, state, number)]
+    async def _side_by_side(self, todo: Plan, state: RunState, number: int) -> list[Outcome]:
+        """Run the receiving executors at once; the first that fails ends the others."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -210,74 +213,72 @@ class Runner:
         return [task.result() for task in tasks]
 
     async def _run_executor(self, name: str, deliveries: Sequence[Delivery], state: RunState, number: int) -> Outcome:
-        executor = self.executors[name]
-        scene = DeliveryScene(
-            run_id=self.run_id,
-            executor_id=name,
-            superstep=number,
-            streaming=self.streaming,
-            shared=state.shared,
-            used_request_ids=state.used_request_ids,
-            leads_somewhere=name in self.graph.leaving,
-            is_silent=self.graph.is_silent(name),
-            path=self.path,
-            live=partial(self._tell_live, name, number),
-            emit=self.emit,
-        )
+        executor, scene = self.executors[name], self._scene(name, state, number)
         effects: list[Effects] = []
-        for index, delivery in enumerate(deliveries):
-            effects.append(await self._deliver(executor, scene, delivery, index))
-            if effects[-1].state:
+        for delivery in deliveries:
+            index = len(effects)
+            shown = self._shown(delivery.data)
+            self.emit(WorkflowEvent("executor_invoked", shown, name, number, self.run_id, index))
+            try:
+                done = await self._attempts(executor, scene, delivery, index)
+            except Exception as error:
+                self._tell_failure(error, name, number, index)
+                raise
+            results = [data for data, _ in done.sent]
+            results += done.yielded
+            shown = self._shown(results)
+            self.emit(WorkflowEvent("executor_completed", shown, name, number, self.run_id, index))
+            effects.append(done)
+            if done.state:
                 # One executor's messages are handled one after the other, so it sees what it wrote itself.
-                scene = scene._replace(shared={**scene.shared, **effects[-1].state})
+                scene = scene._replace(shared={**scene.shared, **done.state})
         kept = await executor.on_checkpoint_save() if self.log is not None and executor.keeps_state else None
         return Outcome(name, effects, kept)
 
-    async def _deliver(self, executor: Executor, scene: DeliveryScene, delivery: Delivery, index: int) -> Effects:
-        name = scene.executor_id
-        self.emit(
-            WorkflowEvent(
-                "executor_invoked",
-                delivery.data,
-                executor_id=name,
-                iteration=scene.superstep,
-                run_id=self.run_id,
-                ordinal=index,
-            )
+    def _shown(self, data: Any) -> Any:
+        """Whoever reads events while the superstep goes on must not be able to change what is on its way."""
+        return isolated(data) if self.streaming else data
+
+    def _scene(self, name: str, state: RunState, number: int) -> DeliveryScene:
+        return DeliveryScene(
+            self.run_id,
+            name,
+            number,
+            self.streaming,
+            state.shared,
+            state.used_request_ids,
+            name in self.graph.leaving,
+            self.graph.is_silent(name),
+            self.path,
+            partial(Runner._tell_live, self, name, number),
+            self.emit,
         )
-        try:
-            if executor.retry is None and executor.timeout is None:
-                effects = await self._attempt(executor, scene, delivery, index)
-            else:
-                attempt = partial(self._attempt, executor, scene, delivery, index)
-                effects = await attempted(executor, attempt, scene.live)
-        except Exception as error:
-            self._tell_failure(error, name, scene.superstep, index)
-            raise
-        self.emit(
-            WorkflowEvent(
-                "executor_completed",
-                [data for data, _ in effects.sent] + effects.yielded,
-                executor_id=name,
-                iteration=scene.superstep,
-                run_id=self.run_id,
-                ordinal=index,
-            )
-        )
-        return effects
+
+    def _attempts(
+        self, executor: Executor, scene: DeliveryScene, delivery: Delivery, index: int
+    ) -> Coroutine[Any, Any, Effects]:
+        if executor.retry is None and executor.timeout is None:
+            return self._attempt(executor, scene, delivery, index)
+        return attempted(executor, partial(self._attempt, executor, scene, delivery, index), scene.live)
 
     async def _attempt(self, executor: Executor, scene: DeliveryScene, delivery: Delivery, index: int) -> Effects:
         """Call the handler. What a failed attempt did is dropped with its effects; recorded calls stay recorded."""
         effects = Effects()
-        ctx: WorkflowContext[Any, Any] = WorkflowContext(scene, effects, sources=delivery.sources, delivery=index)
+        ctx: WorkflowContext[Any, Any] = WorkflowContext(scene, effects, delivery.sources, index)
         scope = self._scope(scene, index)
+        before = _cancellations()
         token = at_work.set(ctx)
         try:
             with entered(scope):
                 await executor.execute(isolated(delivery.data), ctx)
-                if isinstance(scope, DeliveryScope):
+                if self.journal is not None and self.journal.rows and isinstance(scope, DeliveryScope):
                     await scope.finish()
                 return effects
+        except asyncio.CancelledError as error:
+            if _cancellations() > before:
+                raise
+            # Nobody cancels this run: what was cancelled is something that the handler waited for.
+            raise AwaitedCancelled(executor.id) from error
         finally:
             at_work.reset(token)
 
@@ -323,7 +324,7 @@ class Runner:
         )
         checkpoint = await self.log.save(draft)
         if self.journal is not None and not keep_calls:
-            self.journal.rows.clear()
+            self.journal.clear()
         return checkpoint
 
     def _summary(self, request: PendingRequest) -> PendingSummary:
@@ -352,7 +353,7 @@ class Runner:
         self.tell_checkpoint(checkpoint, number)
         for outcome in outcomes:
             for effects in outcome.effects:
-                for event in effects.events:
+                for event in effects.events or ():
                     self._adopt(event, outcome.executor_id, number)
         for output in step.outputs:
             if not output.shown:
@@ -363,8 +364,7 @@ class Runner:
 
     def tell_checkpoint(self, checkpoint: WorkflowCheckpoint | None, number: int) -> None:
         if checkpoint is not None:
-            event_id = f"{self.run_id}:checkpoint:{checkpoint.sequence}"
-            self.emit(WorkflowEvent("checkpoint", checkpoint, iteration=number, run_id=self.run_id, event_id=event_id))
+            self.emit(WorkflowEvent("checkpoint", checkpoint, None, number, self.run_id, checkpoint.sequence))
 
     def tell_output(self, output: RecordedOutput) -> None:
         self.emit(
@@ -415,7 +415,7 @@ class Runner:
             self.tell_state(now)
 
     def _tell(self, kind: str, number: int | None, data: Any = None) -> None:
-        self.emit(WorkflowEvent(kind, data, iteration=number, run_id=self.run_id))
+        self.emit(WorkflowEvent(kind, data, None, number, self.run_id))
 
     def _tell_failure(self, error: Exception, name: str, number: int, index: int) -> None:
         self.emit(
@@ -480,3 +480,9 @@ def response_hint(request: PendingRequest, source: Executor | None) -> Any:
     """The annotation of the answer that was asked for, found again by its name; the name itself if it is unknown."""
     found = response_type_of(request, source)
     return request.response_type if found is None else found
+
+
+def _cancellations() -> int:
+    """How often somebody has asked the task at work to stop."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0

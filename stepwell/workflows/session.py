@@ -15,6 +15,7 @@ from stepwell.checkpointing.storage.protocol import Decision, RunInfo, RunLog, R
 from stepwell.errors import (
     InvalidRunArguments,
     RunBusy,
+    RunTakenOver,
     StorageClosed,
     UnknownRequest,
     UnknownRun,
@@ -55,6 +56,11 @@ class WaitingRun:
     def info(self) -> RunInfo:
         return RunInfo(self.run_id, "", standing(self.state).value)
 
+    @property
+    def asked(self) -> set[str]:
+        """The requests it has asked, answered or not."""
+        return {*self.state.pending, *self.decisions}
+
 
 class RunSession:
     """What one call of `Workflow.run` does, from opening to the last event."""
@@ -76,18 +82,21 @@ class RunSession:
         self.streaming = streaming
         self.kwargs = kwargs
         self.streamed: StreamedRun | None = None
-        self._held: list[Executor] = []
+        self._events: list[WorkflowEvent] = []
+        self._channel: Channel | None = None
+        self._held: tuple[Executor, ...] = ()
         self._key: tuple[object, str] | None = None
 
     async def main(self, channel: Channel | None = None) -> WorkflowRunResult:
         """Open, run, and leave everything in order."""
-        token = run_kwargs.set(self.kwargs)
+        self._channel = channel
+        token = run_kwargs.set(self.kwargs) if run_kwargs.get() is not self.kwargs else None
         try:
-            opening, executors = await self._open()
-            return await self._run(opening, executors, channel)
+            return await self._run(*await self._open())
         finally:
             self._let_go()
-            run_kwargs.reset(token)
+            if token is not None:
+                run_kwargs.reset(token)
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
@@ -144,13 +153,11 @@ class RunSession:
     def _named_in_memory(self) -> str | None:
         if self.request.run_id is not None or not self.request.responses:
             return self.request.run_id
-        owners = {
-            run.run_id for run in self.waiting.values() if run.state.used_request_ids.issuperset(self.request.responses)
-        }
+        owners = {run.run_id for run in self.waiting.values() if run.asked.issuperset(self.request.responses)}
         if not owners:
             known = tuple(key for run in self.waiting.values() for key in run.state.pending)
             for request_id in self.request.responses:
-                if not any(request_id in run.state.used_request_ids for run in self.waiting.values()):
+                if not any(request_id in run.asked for run in self.waiting.values()):
                     raise UnknownRequest(request_id, known)
             raise InvalidRunArguments("the responses belong to different runs; answer one run at a time")
         if len(owners) > 1:
@@ -163,6 +170,8 @@ class RunSession:
             streamed = other.streamed
             if streamed is None or not (streamed.is_leaving or streamed.is_parked):
                 raise RunBusy(run_id, "this process")
+            if not streamed.is_leaving:
+                streamed.loss = RunTakenOver(run_id, "a later run() in this process, while nobody read its stream")
             await streamed.stop()
 
     async def _take_executors(self) -> None:
@@ -171,9 +180,9 @@ class RunSession:
             if streamed is None or not streamed.is_leaving:
                 raise WorkflowBusy(self.graph.name, tuple(slot.id for slot in self.graph.exclusive))
             await streamed.stop()
-        for slot in self.graph.exclusive:
-            vars(slot.prototype)["_stepwell_session"] = self
-            self._held.append(slot.prototype)
+        self._held = tuple(slot.prototype for slot in self.graph.exclusive)
+        for executor in self._held:
+            vars(executor)["_stepwell_session"] = self
 
     def _busy(self) -> RunSession | None:
         holders = (vars(slot.prototype).get("_stepwell_session") for slot in self.graph.exclusive)
@@ -191,57 +200,55 @@ class RunSession:
             del _under_way[self._key]
         for executor in self._held:
             vars(executor).pop("_stepwell_session", None)
-        self._held.clear()
+        self._held = ()
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    async def _run(
-        self, opening: Opening, executors: Mapping[str, Executor], channel: Channel | None
-    ) -> WorkflowRunResult:
-        events: list[WorkflowEvent] = []
-        runner = self._runner(opening, executors, events, channel)
+    async def _run(self, opening: Opening, executors: Mapping[str, Executor]) -> WorkflowRunResult:
+        runner = self._runner(opening, executors)
+        beginning = self._begin(runner, opening)
+        del opening  # What a run began with need not be kept for as long as it lasts.
         try:
-            state = await self._begin(runner, opening)
-            state = await runner.run(state)
-            await self._finish(runner, opening, state, executors)
+            state = await runner.run(await beginning)
+            await self._finish(runner, state)
         except asyncio.CancelledError:
-            await _leave(opening.log, WorkflowRunState.CANCELLED, "interrupted")
+            await _leave(runner.log, WorkflowRunState.CANCELLED, "interrupted")
             runner.tell_state(WorkflowRunState.CANCELLED)
             raise
         except Exception as error:
-            await self._fail(runner, opening, error)
+            await self._fail(runner, error)
+            raise
+        except (SystemExit, KeyboardInterrupt):
+            # The process is told to end, which is no failure of the run; should it live on, the run can be resumed.
+            await _leave(runner.log, None, None)
             raise
         # The run has been saved and given back: whoever leaves at this event misses nothing.
         self._let_go()
         final = standing(state)
         runner.tell_state(final)
         outputs = [output.data for output in state.turn_outputs if output.kind == "output"]
-        return WorkflowRunResult(events, run_id=opening.run_id, state=final, outputs=outputs, usage=state.usage)
+        return WorkflowRunResult(
+            self._events, run_id=runner.run_id, state=final, outputs=outputs, usage=dict(state.usage)
+        )
 
-    def _runner(
-        self,
-        opening: Opening,
-        executors: Mapping[str, Executor],
-        events: list[WorkflowEvent],
-        channel: Channel | None,
-    ) -> Runner:
-        def emit(event: WorkflowEvent) -> None:
-            if not event.provisional:
-                events.append(event)
-            if channel is not None:
-                channel.put(event)
+    def _emit(self, event: WorkflowEvent) -> None:
+        if not event.provisional:
+            self._events.append(event)
+        if self._channel is not None:
+            self._channel.put(event)
 
+    def _runner(self, opening: Opening, executors: Mapping[str, Executor]) -> Runner:
         runner = Runner(
             self.graph,
             opening.run_id,
             executors,
-            emit,
+            self._emit,
             log=opening.log,
             streaming=self.streaming,
             max_iterations=self.request.max_iterations or self.graph.max_iterations,
         )
-        if channel is not None:
-            runner.demand = channel.demand
+        if self._channel is not None:
+            runner.demand = self._channel.demand
         if opening.log is not None:
             rows = {row.call_id: row for row in opening.calls}
             runner.journal = Journal(opening.log, Codec(self.graph.registry), self.request.on_divergence, rows)
@@ -290,40 +297,42 @@ class RunSession:
         for request in state.pending.values():
             runner.tell_request(request, state.iteration)
 
-    async def _finish(
-        self, runner: Runner, opening: Opening, state: RunState, executors: Mapping[str, Executor]
-    ) -> None:
-        if opening.log is not None:
-            await opening.log.release(state=standing(state).value)
+    async def _finish(self, runner: Runner, state: RunState) -> None:
+        run_id = runner.run_id
+        if runner.log is not None:
+            await runner.log.release(state=standing(state).value)
         elif state.pending:
             kept = {
                 name: isolated(await executor.on_checkpoint_save())
-                for name, executor in executors.items()
+                for name, executor in runner.executors.items()
                 if executor.keeps_state
             }
-            before = self.waiting.get(opening.run_id)
+            before = self.waiting.get(run_id)
             decisions = before.decisions if before else {}
             decisions.update({decision.request_id: decision for decision in runner.decided})
-            self.waiting[opening.run_id] = WaitingRun(opening.run_id, state, executors, kept, decisions)
+            self.waiting[run_id] = WaitingRun(run_id, state, runner.executors, kept, decisions)
         else:
-            self.waiting.pop(opening.run_id, None)
+            self.waiting.pop(run_id, None)
 
-    async def _fail(self, runner: Runner, opening: Opening, error: Exception) -> None:
+    async def _fail(self, runner: Runner, error: Exception) -> None:
         limit = isinstance(error, WorkflowConvergenceException)
         stopped_by = LIMIT if limit else f"{type(error).__name__}: {error}"[:2000]
-        problem = await _leave(opening.log, WorkflowRunState.FAILED, stopped_by)
+        problem = await _leave(runner.log, WorkflowRunState.FAILED, stopped_by)
         if problem is not None:
             error.add_note(f"the run could not be marked as failed: {problem}")
         details = WorkflowErrorDetails.of(error)
-        runner.emit(WorkflowEvent("failed", run_id=opening.run_id, details=details))
+        runner.emit(WorkflowEvent("failed", run_id=runner.run_id, details=details))
         runner.tell_state(WorkflowRunState.FAILED, details)
 
 
-async def _leave(log: RunLog | None, state: WorkflowRunState, stopped_by: str) -> Exception | None:
-    """Give the run back, even while being cancelled. If the medium is gone the lease dies with this process."""
+async def _leave(log: RunLog | None, state: WorkflowRunState | None, stopped_by: str | None) -> Exception | None:
+    """Give the run back, even while being cancelled; without a state it stays as its last checkpoint says.
+
+    If the medium is gone the lease dies with this process.
+    """
     if log is None:
         return None
-    release = asyncio.ensure_future(log.release(state=state.value, stopped_by=stopped_by))
+    release = asyncio.ensure_future(log.release(state=state and state.value, stopped_by=stopped_by))
     while not release.done():
         try:
             await asyncio.shield(release)

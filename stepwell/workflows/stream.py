@@ -82,6 +82,8 @@ class StreamedRun:
         self._task: asyncio.Task[WorkflowRunResult] | None = None
         self.is_leaving = False
         """Its stream was dropped or closed, and it is on its way out."""
+        self.loss: Exception | None = None
+        """What a consumer that comes back is told, if the run had to make way for another `run`."""
 
     @property
     def is_started(self) -> bool:
@@ -100,6 +102,8 @@ class StreamedRun:
     def outcome(self) -> WorkflowRunResult | None:
         """The result, or the error the run ended with; None if it was stopped before its end."""
         if self._task is None or self._task.cancelled():
+            if self.loss is not None:
+                raise self.loss
             return None
         return self._task.result()
 

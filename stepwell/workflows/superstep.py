@@ -7,8 +7,7 @@ finishing, so a replay arrives at the same state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepwell.checkpointing.checkpoint import (
     EXECUTOR_STATE,
@@ -23,7 +22,7 @@ from stepwell.checkpointing.checkpoint import (
 )
 from stepwell.checkpointing.journal import Usage
 from stepwell.errors import DuplicateRequest
-from stepwell.workflows.context import Effects
+from stepwell.workflows.context import Effects, is_derived
 from stepwell.workflows.edges import EdgeGroup, FanIn
 from stepwell.workflows.graph import Graph
 from stepwell.workflows.message import INPUT, RESPONSES, isolated
@@ -36,8 +35,14 @@ Collected = Mapping[str, Mapping[str, tuple[Any, ...]]]
 """What fan-ins have so far: by fan-in, by source."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+_NOTHING: Mapping[str, Any] = {}
+"""One for all: states are never written to."""
+
+# What follows are named tuples, and not frozen dataclasses, which take three times as long to make: there is one of
+# each in every superstep.
+
+
+class RunState(NamedTuple):
     """Everything a run is between two supersteps."""
 
     iteration: int = 0
@@ -46,31 +51,31 @@ class RunState:
     """The iteration in which the latest message from outside came in."""
     input_digest: str | None = None
     inbox: tuple[WorkflowMessage, ...] = ()
-    shared: Mapping[str, Any] = field(default_factory=dict)
-    executor_states: Mapping[str, Any] = field(default_factory=dict)
-    collected: Collected = field(default_factory=dict)
-    pending: Mapping[str, PendingRequest] = field(default_factory=dict)
+    shared: Mapping[str, Any] = _NOTHING
+    executor_states: Mapping[str, Any] = _NOTHING
+    collected: Collected = _NOTHING
+    pending: Mapping[str, PendingRequest] = _NOTHING
     used_request_ids: frozenset[str] = frozenset()
-    decided_before: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """For a branch: pending requests that were answered in its parent, with run, time and answer."""
+    """Those that the program chose itself: it may choose one twice."""
+    inherited: Mapping[str, Sequence[str]] = _NOTHING
+    """For a branch that nobody asked for by name: pending requests of another run, which are answered there. Each with
+    that run, and with time and answer if it was answered before the branch was made."""
     outputs: tuple[RecordedOutput, ...] = ()
-    usage: Usage = field(default_factory=dict)
+    usage: Usage = _NOTHING
 
     @property
     def turn_outputs(self) -> tuple[RecordedOutput, ...]:
         return tuple(output for output in self.outputs if output.turn == self.turn)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One message for one executor."""
 
     data: Any
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A superstep to be: who gets what, what fan-ins keep waiting for, and what reaches nobody."""
 
     deliveries: Mapping[str, Sequence[Delivery]]
@@ -78,8 +83,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What one executor did in a superstep."""
 
     executor_id: str
@@ -88,8 +92,7 @@ class Outcome:
     """What it keeps now; None if it keeps nothing or nobody asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """The state after a superstep, and what happened on the way there."""
 
     state: RunState
@@ -101,21 +104,24 @@ class Advance:
 def plan(state: RunState, routes: Sequence[Sequence[Route]], graph: Graph) -> Plan:
     """Deliver the queued messages; `routes` holds, for each of them, what the edges selected."""
     deliveries: dict[str, list[Delivery]] = {}
-    collected = {name: dict(by_source) for name, by_source in state.collected.items()}
+    collected = {name: dict(by_source) for name, by_source in state.collected.items()} if state.collected else {}
     warnings: list[str] = []
+    answers: list[WorkflowMessage] = []
     for message, selected in zip(state.inbox, routes, strict=True):
         if message.source_id == INPUT:
             _hand_over(message, graph, deliveries)
-        elif message.source_id != RESPONSES:
+        elif message.source_id == RESPONSES:
+            answers.append(message)
+        else:
             problem = _deliver(message, selected, graph, deliveries, collected)
             if problem is not None:
                 warnings.append(problem)
-    _release_fan_ins(graph, collected, deliveries, warnings)
+    if collected:
+        _release_fan_ins(graph, collected, deliveries, warnings)
     # Last, because an answer may arrive for a superstep that was cut off: what was to be delivered in it keeps its
     # place, and with it its calls in the journal.
-    for message in state.inbox:
-        if message.source_id == RESPONSES:
-            _hand_over(message, graph, deliveries)
+    for message in answers:
+        _hand_over(message, graph, deliveries)
     if len(deliveries) > 1:
         deliveries = {name: deliveries[name] for name in sorted(deliveries, key=graph.order.__getitem__)}
     return Plan(deliveries, collected, tuple(warnings))
@@ -135,18 +141,20 @@ def _deliver(
     collected: dict[str, dict[str, tuple[Any, ...]]],
 ) -> str | None:
     """Put one message where it goes; if it reaches nobody for lack of an edge or a handler, say so."""
+    data, source, named = message.data, message.source_id, message.target_id
+    from_source = Delivery(data, (source,))
     reached = False
     refused: list[str] = []
     for group, targets in selected:
         for target in targets:
-            if message.target_id not in (None, target):
+            if named is not None and named != target:
                 continue
             if isinstance(group, FanIn):
                 waiting = collected.setdefault(group.name, {})
-                waiting[message.source_id] = (*waiting.get(message.source_id, ()), message.data)
+                waiting[source] = (*waiting.get(source, ()), data)
                 reached = True
-            elif graph.slots[target].prototype.can_handle(message.data):
-                deliveries.setdefault(target, []).append(Delivery(message.data, (message.source_id,)))
+            elif graph.slots[target].prototype.can_handle(data):
+                deliveries.setdefault(target, []).append(from_source)
                 reached = True
             else:
                 refused.append(target)
@@ -214,8 +222,10 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
                 inbox.append(WorkflowMessage(isolated(data), source, target))
             if effects.yielded and not graph.is_silent(source):
                 outputs.extend(_recorded(effects, source, delivery, iteration, state.turn, graph))
-            requests.extend(_new_requests(effects.requested, requests))
-            _write(effects.state, source, written, warnings)
+            if effects.requested:
+                requests.extend(_new_requests(effects.requested, requests))
+            if effects.state:
+                _write(effects.state, source, written, warnings)
         if outcome.state is not None:
             kept[source] = outcome.state
     after = RunState(
@@ -229,12 +239,12 @@ def advance(state: RunState, done: Plan, outcomes: Iterable[Outcome], graph: Gra
         collected=done.collected,
         pending={**state.pending, **{r.request_id: r for r in requests}} if requests else state.pending,
         used_request_ids=state.used_request_ids,
-        decided_before=state.decided_before,
+        inherited=state.inherited,
         outputs=state.outputs + tuple(outputs) if outputs else state.outputs,
         usage=state.usage,
     )
-    if requests:
-        after = replace(after, used_request_ids=after.used_request_ids.union(r.request_id for r in requests))
+    if chosen := [request.request_id for request in requests if not is_derived(request.request_id)]:
+        after = after._replace(used_request_ids=after.used_request_ids.union(chosen))
     return Advance(after, tuple(outputs), tuple(requests), tuple(warnings))
 
 
@@ -250,7 +260,7 @@ def _recorded(
             f"{iteration}.{source}.{delivery}.{ordinal}",
             iteration,
             turn,
-            shown=ordinal in effects.shown,
+            shown=effects.shown is not None and ordinal in effects.shown,
         )
         for ordinal, data in enumerate(effects.yielded)
     ]
@@ -283,10 +293,10 @@ def content_of(state: RunState, graph: Graph) -> CheckpointContent:
     messages: dict[str, list[WorkflowMessage]] = {}
     for message in state.inbox:
         messages.setdefault(message.source_id, []).append(message)
-    kept = {**state.shared, EXECUTOR_STATE: state.executor_states, GRAPH_SHAPE: graph.shape}
+    kept = {**state.shared, EXECUTOR_STATE: state.executor_states or {}, GRAPH_SHAPE: graph.shape}
     if state.collected:
         kept[FAN_IN_STATE] = state.collected
-    return CheckpointContent(messages, kept, state.pending, state.outputs)
+    return CheckpointContent(messages, kept, state.pending or {}, state.outputs)
 
 
 def metadata_of(state: RunState) -> dict[str, Any]:
@@ -296,8 +306,8 @@ def metadata_of(state: RunState) -> dict[str, Any]:
         metadata["input"] = state.input_digest
     if state.usage:
         metadata["usage"] = state.usage
-    if state.decided_before:
-        metadata["decided_before"] = {key: list(of) for key, of in state.decided_before.items()}
+    if state.inherited:
+        metadata["decided_before"] = {key: list(of) for key, of in state.inherited.items()}
     if state.used_request_ids:
         metadata["asked"] = sorted(state.used_request_ids)
     return metadata
@@ -318,7 +328,7 @@ def state_from(checkpoint: WorkflowCheckpoint) -> RunState:
         collected=state.get(FAN_IN_STATE, {}),
         pending=checkpoint.pending_request_info_events,
         used_request_ids=frozenset(metadata.get("asked", ())),
-        decided_before=metadata.get("decided_before", {}),
+        inherited=metadata.get("decided_before", {}),
         outputs=tuple(checkpoint.outputs),
         usage=metadata.get("usage", {}),
     )

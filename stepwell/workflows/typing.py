@@ -28,7 +28,7 @@ def is_open(hint: Any) -> bool:
 
 def fits(value: Any, hint: Any) -> bool:
     """Is `value` what the annotation says, as far as that can be told at run time?"""
-    if is_open(hint):
+    if type(value) is hint or is_open(hint):
         return True
     if hint is None:
         return value is None
@@ -63,13 +63,20 @@ def _fits_class(value: Any, hint: Any) -> bool:
 def _fits_arguments(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
     if issubclass(origin, tuple):
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return all(fits(item, arguments[0]) for item in value)
+            return _all_fit(value, arguments[0])
         return len(value) == len(arguments) and all(map(fits, value, arguments))
     if issubclass(origin, Mapping):
         return all(fits(key, arguments[0]) and fits(item, arguments[1]) for key, item in value.items())
     if issubclass(origin, Sequence | set | frozenset) and arguments:
-        return all(fits(item, arguments[0]) for item in value)
+        return _all_fit(value, arguments[0])
     return True
+
+
+def _all_fit(items: Iterable[Any], hint: Any) -> bool:
+    # Conversations are long, and nearly always made of what the annotation names: one look at each type will do.
+    return all(type(hint) is type and kind is hint for kind in set(map(type, items))) or all(
+        fits(item, hint) for item in items
+    )
 
 
 def may_send(sent: Any, accepted: Any) -> bool:
@@ -106,3 +113,13 @@ def type_name(hint: Any) -> str:
     if isinstance(hint, type) and typing.get_origin(hint) is None:
         return hint.__qualname__.rpartition("<locals>.")[2]
     return str(hint).replace("typing.", "")
+
+
+def is_count(value: Any, least: int) -> bool:
+    """Is it a whole number that is large enough? True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_text(value: Any) -> bool:
+    """Is it a text with something in it?"""
+    return isinstance(value, str) and bool(value)

@@ -11,7 +11,7 @@ from stepwell.checkpointing.storage.plain import run_storage
 from stepwell.checkpointing.storage.protocol import CheckpointStorage
 from stepwell.checkpointing.storage.recording import DAMAGED
 from stepwell.errors import InvalidRunArguments, RunBusy
-from stepwell.workflows.context import RunKwargs
+from stepwell.workflows.context import NO_KWARGS, RunKwargs
 from stepwell.workflows.deadlines import is_overdue
 from stepwell.workflows.events import WorkflowRunResult, WorkflowRunState
 from stepwell.workflows.executor import Executor
@@ -156,7 +156,9 @@ class Workflow:
             on_divergence=on_divergence,
             strict_graph=strict_graph,
         )
-        kwargs = RunKwargs(dict(function_invocation_kwargs or {}), dict(client_kwargs or {}))
+        kwargs = NO_KWARGS
+        if function_invocation_kwargs or client_kwargs:
+            kwargs = RunKwargs(dict(function_invocation_kwargs or {}), dict(client_kwargs or {}))
         return self._start(request, checkpoint_storage, stream=stream, kwargs=kwargs)
 
     @overload
@@ -197,7 +199,7 @@ class Workflow:
         request = RunRequest(
             run_id=run_id, checkpoint_id=checkpoint_id, branch=True, responses=responses, state_edits=dict(state or {})
         )
-        return self._start(request, checkpoint_storage, stream=stream, kwargs=RunKwargs())
+        return self._start(request, checkpoint_storage, stream=stream, kwargs=NO_KWARGS)
 
     def run_streaming(self, message: Any, **options: Any) -> ResponseStream:
         """The same as `run(message, stream=True)`."""

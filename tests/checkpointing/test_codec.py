@@ -906,8 +906,10 @@ JSON_TREES = st.recursive(
 @given(JSON_TREES, st.booleans())
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_json_is_decoded_or_refused_with_an_error_of_ours(tree: Any, strict: bool) -> None:
+    text, shop = json.dumps(tree), hostile_shop()
     with suppress(CodecError):
-        hostile_shop().decode_text(json.dumps(tree), strict=strict)
+        value = shop.decode_text(text, strict=strict)
+        assert exact(shop.decode_text(text, strict=strict)) == exact(value)
 
 
 WATCHED = """

@@ -6,180 +6,101 @@ import asyncio
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stepwell.checkpointing.lease import Holder
 from stepwell.checkpointing.storage.liveness import HolderLocks
+from stepwell.checkpointing.storage.protocol import RunLog
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from stepwell.errors import RunBusy, RunTakenOver
 from stepwell.testing.storage import draft, opened
+from tests.checkpointing.processes import Process, Processes
+from tests.checkpointing.stores import SQLiteStore, Store, until
 
-PROLOGUE = """
-import asyncio, os, subprocess, sys, time
-from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
-from stepwell.errors import LeaseError
-from stepwell.testing.storage import call, draft, opened
-
-path = sys.argv[1]
-lease = float(sys.argv[2])
-
-def say(text):
-    print(text, flush=True)
-
-def hear():
-    return sys.stdin.readline().strip()
-"""
-
-HOLDER = """
-async def main():
-    async with SQLiteCheckpointStorage(path, lease_seconds=lease) as storage:
-        log = await opened(storage)
-        await log.record_call(call("asked"), supersedes=())
-        say("holding")
-        n = 1
-        while await asyncio.to_thread(hear):
-            try:
-                await log.save(draft(n))
-                say("saved")
-            except LeaseError as error:
-                say(f"{type(error).__name__}: {error}")
-            n += 1
-        await log.release()
-    say("released")
-
-asyncio.run(main())
-"""
-
-
-class Process:
-    """A child that is told what to do line by line, and tells what it did."""
-
-    def __init__(self, script: str, path: Path, lease: float = 30.0) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(path), str(lease)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.pid = self._process.pid
-
-    async def hear(self) -> str:
-        assert self._process.stdout is not None
-        return (await asyncio.to_thread(self._process.stdout.readline)).strip()
-
-    async def say(self, text: str) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(text + "\n")
-        self._process.stdin.flush()
-        return await self.hear()
-
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def end(self) -> None:
-        self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
-class Processes:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._started: list[Process] = []
-
-    def start(self, script: str = HOLDER, lease: float = 30.0) -> Process:
-        self._started.append(Process(script, self._path, lease))
-        return self._started[-1]
-
-    async def holding(self, lease: float = 30.0) -> Process:
-        process = self.start(HOLDER, lease)
-        assert await process.hear() == "holding"
-        return process
-
-    def end(self) -> None:
-        for process in self._started:
-            process.end()
+in_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+"""For what is about its lock files and rows, or is shown on every backend by the fault suites."""
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def processes(path: Path) -> Iterator[Processes]:
-    processes = Processes(path)
+def processes(store: Store) -> Iterator[Processes]:
+    processes = Processes(store.address)
     yield processes
     processes.end()
 
 
-async def taken(storage: SQLiteCheckpointStorage) -> None:
+@pytest.fixture
+def path(store: SQLiteStore) -> Path:
+    return store.path
+
+
+async def taken(storage: Any) -> RunLog:
     """Ask for the run until it is given."""
     while True:
         try:
-            log = await opened(storage)
+            return await opened(storage)
         except RunBusy:
             await asyncio.sleep(0.02)
-        else:
-            await log.save(draft(100))
-            return
 
 
-def locks(path: Path) -> list[str]:
-    return sorted(entry.name for entry in (path.parent / "runs.db.holders").iterdir())
+async def kill(process: Process, store: Store) -> None:
+    """Kill it and wait until that shows: at once on a disk; a server takes a moment to see that a session is over."""
+    before = store.alive()
+    process.kill()
+    await until(lambda: store.alive() < before)
+
+
+async def holder_of(storage: Any) -> int | None:
+    """The process that has the only run there is."""
+    [run] = await storage.list_runs()
+    return Holder.parse(run.holder).pid if run.holder else None
 
 
 # --- alive or dead ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_held_by_another_process_is_refused_naming_it(path: Path, processes: Processes) -> None:
+async def test_a_run_held_by_another_process_is_refused_naming_it(store: Store, processes: Processes) -> None:
     holder = await processes.holding()
-    async with SQLiteCheckpointStorage(path) as storage:
+    async with store.open() as storage:
         with pytest.raises(RunBusy, match=f"process {holder.pid} on ") as caught:
             await opened(storage)
         assert "this process" not in str(caught.value)
         assert await holder.say("go on") == "saved"
 
 
-async def test_a_killed_holder_is_known_to_be_dead_at_once(path: Path, processes: Processes) -> None:
+async def test_a_killed_holder_is_known_to_be_dead_whatever_its_lease(store: Store, processes: Processes) -> None:
     holder = await processes.holding(lease=3600)
-    holder.kill()
-    async with SQLiteCheckpointStorage(path) as storage:
+    await kill(holder, store)
+    async with store.open() as storage:
         log = await opened(storage)
         assert [row.name for row in log.calls] == ["asked"]
 
 
-async def test_a_killed_holders_run_can_be_cancelled_and_deleted(path: Path, processes: Processes) -> None:
+async def test_a_killed_holders_run_can_be_cancelled_and_deleted(store: Store, processes: Processes) -> None:
     holder = await processes.holding(lease=3600)
-    async with SQLiteCheckpointStorage(path) as storage:
+    async with store.open() as storage:
         with pytest.raises(RunBusy):
             await storage.cancel_run("run-1")
         with pytest.raises(RunBusy):
             await storage.delete_run("run-1")
-        holder.kill()
+        await kill(holder, store)
         await storage.cancel_run("run-1")
         (run,) = await storage.list_runs()
         assert (run.state, run.holder) == ("CANCELLED", None)
         assert await storage.delete_run("run-1")
 
 
-async def test_of_eight_who_resume_a_killed_run_at_once_one_gets_it(path: Path, processes: Processes) -> None:
+@in_sqlite
+async def test_of_eight_who_resume_a_killed_run_at_once_one_gets_it(processes: Processes) -> None:
     (await processes.holding()).kill()
     contender = """
         async def main():
-            async with SQLiteCheckpointStorage(path) as storage:
+            async with open_store(store) as storage:
                 say("ready")
                 hear()
                 try:
@@ -200,36 +121,26 @@ async def test_of_eight_who_resume_a_killed_run_at_once_one_gets_it(path: Path, 
     assert sorted(answers) == ["got it"] + [f"refused by {winners[0].pid}"] * 7
 
 
-async def test_two_storages_of_one_process_are_two_holders(path: Path) -> None:
-    one, other = SQLiteCheckpointStorage(path), SQLiteCheckpointStorage(path)
-    log = await opened(one)
-    with pytest.raises(RunBusy, match="this process"):
-        await opened(other)
-    await one.close()
-    again = await opened(other)
-    await again.save(draft(1, final=True))
-    await other.close()
-    assert log.run_id == "run-1"
-
-
+@in_sqlite
 async def test_a_link_to_the_database_leads_to_the_same_holders(path: Path, processes: Processes) -> None:
-    await processes.holding()
+    holder = await processes.holding()
     link = path.with_name("link.db")
     link.symlink_to(path)
     async with SQLiteCheckpointStorage(link) as storage:
-        with pytest.raises(RunBusy):
+        with pytest.raises(RunBusy, match=f"process {holder.pid} on "):
             await opened(storage)
 
 
 # --- frozen -----------------------------------------------------------------------------------------------------------
 
 
+@in_sqlite
 async def test_a_frozen_holder_is_taken_over_and_can_not_write_when_it_wakes(path: Path, processes: Processes) -> None:
     holder = await processes.holding(lease=0.5)
     assert await holder.say("go on") == "saved"
     holder.signal(signal.SIGSTOP)
     async with SQLiteCheckpointStorage(path) as storage:
-        await taken(storage)
+        await (await taken(storage)).save(draft(100))
         holder.signal(signal.SIGCONT)
         answer = await holder.say("go on")
         assert answer.startswith("RunTakenOver: ")
@@ -243,6 +154,7 @@ async def test_a_frozen_holder_is_taken_over_and_can_not_write_when_it_wakes(pat
                 await opened(third)
 
 
+@in_sqlite
 async def test_a_frozen_holder_that_nobody_replaced_goes_on(path: Path, processes: Processes) -> None:
     holder = await processes.holding(lease=0.2)
     holder.signal(signal.SIGSTOP)
@@ -252,12 +164,14 @@ async def test_a_frozen_holder_that_nobody_replaced_goes_on(path: Path, processe
     assert await holder.say("go on") == "saved"
 
 
+@in_sqlite
 async def test_a_frozen_holder_is_believed_to_be_alive_during_its_lease(path: Path, processes: Processes) -> None:
     holder = await processes.holding(lease=3600)
     holder.signal(signal.SIGSTOP)
     async with SQLiteCheckpointStorage(path) as storage:
-        with pytest.raises(RunBusy):
+        with pytest.raises(RunBusy, match=f"process {holder.pid} on "):
             await opened(storage)
+        assert await holder_of(storage) == holder.pid
 
 
 def lease_of(path: Path) -> float:
@@ -266,28 +180,30 @@ def lease_of(path: Path) -> float:
     return float(expires)
 
 
-async def test_a_holder_with_nothing_to_write_renews_its_lease(path: Path, processes: Processes) -> None:
-    await processes.holding(lease=0.3)
+async def test_a_holder_with_nothing_to_write_renews_its_lease(store: Store, processes: Processes) -> None:
+    holder = await processes.holding(lease=0.3)
     for _ in range(3):
-        before = lease_of(path)
-        while lease_of(path) == before:
-            await asyncio.sleep(0.01)
+        [before] = store.leases()
+        await until(lambda: store.leases() != [before])  # noqa: B023 - it is over before the next one
+    async with store.open() as storage:
+        with pytest.raises(RunBusy, match=f"process {holder.pid} on "):
+            await opened(storage)
 
 
-async def test_a_storage_that_holds_nothing_writes_nothing(path: Path) -> None:
-    async with SQLiteCheckpointStorage(path, lease_seconds=0.03) as storage:
+async def test_a_storage_that_holds_nothing_writes_nothing(store: Store) -> None:
+    async with store.open(lease_seconds=0.03) as storage:
         log = await opened(storage)
         await log.save(draft(1, final=True))
-        before = lease_of(path)
+        before = store.leases()
         await asyncio.sleep(0.1)
-        assert lease_of(path) == before
+        assert store.leases() == before
 
 
-async def test_a_storage_that_was_silent_for_long_can_hold_runs_again(path: Path, processes: Processes) -> None:
+async def test_a_storage_that_was_silent_for_long_can_hold_runs_again(store: Store, processes: Processes) -> None:
     """It renews no lease while it holds nothing, and others may have forgotten it meanwhile."""
     quiet = """
         async def main():
-            async with SQLiteCheckpointStorage(path, lease_seconds=3600) as storage:
+            async with open_store(store, lease_seconds=3600) as storage:
                 await (await opened(storage)).save(draft(1, final=True))
                 say("quiet")
                 hear()
@@ -298,24 +214,23 @@ async def test_a_storage_that_was_silent_for_long_can_hold_runs_again(path: Path
     """
     process = processes.start(quiet)
     assert await process.hear() == "quiet"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE holders SET expires = 0, expires_here = 0")
-    async with SQLiteCheckpointStorage(path) as storage:
+    store.expire_leases()
+    async with store.open() as storage:
         await opened(storage, "another")
         assert await process.say("go on") == "holding again"
         with pytest.raises(RunBusy, match=f"process {process.pid} "):
             await opened(storage)
 
 
-async def test_a_lease_that_ran_out_is_no_reason_to_take_a_run_within_one_process(path: Path) -> None:
-    async with SQLiteCheckpointStorage(path) as one, SQLiteCheckpointStorage(path) as other:
+async def test_a_lease_that_ran_out_is_no_reason_to_take_a_run_within_one_process(store: Store) -> None:
+    async with store.open() as one, store.open() as other:
         log = await opened(one)
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE holders SET expires = 0, expires_here = 0")
+        store.expire_leases()
         for storage in (one, other):
             with pytest.raises(RunBusy, match="this process"):
                 await opened(storage)
-        await log.save(draft(1, final=True))
+        saved = await log.save(draft(1, final=True))
+        assert await other.newest_checkpoint_id("run-1") == saved.checkpoint_id
 
 
 # --- other hosts ------------------------------------------------------------------------------------------------------
@@ -330,6 +245,7 @@ def held_elsewhere(path: Path, *, seconds_left: float) -> None:
         connection.execute("UPDATE runs SET holder = ?, epoch = epoch + 1", (holder.lastrowid,))
 
 
+@in_sqlite
 async def test_a_holder_on_another_host_is_believed_during_its_lease_and_not_after(path: Path) -> None:
     async with SQLiteCheckpointStorage(path) as storage:
         log = await opened(storage)
@@ -339,22 +255,24 @@ async def test_a_holder_on_another_host_is_believed_during_its_lease_and_not_aft
         with pytest.raises(RunBusy, match="process 4711 on another-host"):
             await opened(storage)
         held_elsewhere(path, seconds_left=-1)
-        await (await opened(storage)).save(draft(1, final=True))
+        saved = await (await opened(storage)).save(draft(1, final=True))
+        assert await storage.newest_checkpoint_id("run-1") == saved.checkpoint_id
+        assert await holder_of(storage) is None
 
 
 # --- lock files -------------------------------------------------------------------------------------------------------
 
 
-async def test_lock_files_of_the_dead_are_swept(path: Path, processes: Processes) -> None:
+@in_sqlite
+async def test_lock_files_of_the_dead_are_swept(store: SQLiteStore, processes: Processes) -> None:
     for _ in range(3):
         (await processes.holding()).kill()
-    async with SQLiteCheckpointStorage(path) as storage:
+    async with store.open() as storage:
         await opened(storage)
-        async with SQLiteCheckpointStorage(path) as other:
+        async with store.open() as other:
             await opened(other, "another")
-            assert len(locks(path)) == 2
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT count(*) FROM holders").fetchone() == (2,)
+            assert store.named() == 2
+    assert store.ask("SELECT count(*) FROM holders") == 2
 
 
 def test_those_who_look_do_not_take_each_other_for_the_holder(tmp_path: Path) -> None:
@@ -374,10 +292,10 @@ def test_the_name_of_a_lock_can_not_leave_its_folder(tmp_path: Path, name: str) 
         HolderLocks(tmp_path).is_held(name)
 
 
-async def test_a_program_started_by_the_holder_does_not_keep_its_runs(path: Path, processes: Processes) -> None:
+async def test_a_program_started_by_the_holder_does_not_keep_its_runs(store: Store, processes: Processes) -> None:
     starter = """
         async def main():
-            async with SQLiteCheckpointStorage(path) as storage:
+            async with open_store(store) as storage:
                 await opened(storage)
                 sleeper = subprocess.Popen(["sleep", "100"], close_fds=False, stdout=subprocess.DEVNULL)
                 say(sleeper.pid)
@@ -386,10 +304,11 @@ async def test_a_program_started_by_the_holder_does_not_keep_its_runs(path: Path
     """
     starter_process = processes.start(starter)
     sleeper = int(await starter_process.hear())
-    starter_process.kill()
     try:
-        async with SQLiteCheckpointStorage(path) as storage:
+        await kill(starter_process, store)
+        async with store.open() as storage:
             await opened(storage)
+            assert await holder_of(storage) == os.getpid()
     finally:
         os.kill(sleeper, signal.SIGKILL)
 
@@ -397,7 +316,7 @@ async def test_a_program_started_by_the_holder_does_not_keep_its_runs(path: Path
 # --- forks ------------------------------------------------------------------------------------------------------------
 
 FORKING = """
-    storage = SQLiteCheckpointStorage(path)
+    storage = open_store(store)
     log = None
 
     async def begin():
@@ -410,6 +329,11 @@ FORKING = """
         try:
             await log.save(draft(99))
             say("the child wrote with its parent's lease")
+        except LeaseError as error:
+            say(type(error).__name__)
+        try:
+            await opened(storage)
+            say("the child took its parent's run")
         except LeaseError as error:
             say(type(error).__name__)
         other = await opened(storage, "child-run")
@@ -435,14 +359,14 @@ FORKING = """
 
 async def test_a_forked_child_is_another_holder_and_leaves_its_parent_alone(processes: Processes) -> None:
     process = processes.start(FORKING)
-    assert [await process.hear() for _ in range(4)] == ["RunTakenOver", "2", "0", "['child-run', 'run-1']"]
+    assert [await process.hear() for _ in range(5)] == ["RunTakenOver", "RunBusy", "2", "0", "['child-run', 'run-1']"]
 
 
-async def test_a_forked_child_does_not_keep_its_parents_runs(path: Path, processes: Processes) -> None:
+async def test_a_forked_child_does_not_keep_its_parents_runs(store: Store, processes: Processes) -> None:
     forking = """
         async def begin():
             global storage
-            storage = SQLiteCheckpointStorage(path)
+            storage = open_store(store)
             await opened(storage)
 
         asyncio.run(begin())
@@ -458,19 +382,22 @@ async def test_a_forked_child_does_not_keep_its_parents_runs(path: Path, process
     """
     parent = processes.start(forking)
     orphan = int(await parent.hear())
-    parent.kill()
     try:
-        async with SQLiteCheckpointStorage(path) as storage:
+        await kill(parent, store)
+        async with store.open() as storage:
             await opened(storage)
+            assert await holder_of(storage) == os.getpid()
     finally:
         os.kill(orphan, signal.SIGKILL)
 
 
+@in_sqlite
 async def test_forking_in_the_middle_of_many_writes_leaves_a_child_that_works(path: Path, processes: Processes) -> None:
     forking = """
         import threading
 
-        storage = SQLiteCheckpointStorage(path)
+        path = store.partition(":")[2]
+        storage = open_store(store)
         going = True
 
         async def busy():

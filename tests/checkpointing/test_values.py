@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from stepwell.checkpointing import values as values_module
-from stepwell.checkpointing.codec import MAX_DEPTH
+from stepwell.checkpointing.codec import MAX_DEPTH, dump_tree
 from stepwell.checkpointing.registry import TypeRegistry
 from stepwell.checkpointing.values import (
     BLOCK,
+    VERY_LONG,
     Node,
     NodeLines,
     Root,
@@ -77,16 +79,53 @@ class Loose:
         return self
 
 
+class Said:
+    """Immutable, and equal only to what is the same in every detail."""
+
+    equality_is_exact = True
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Said and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Said({self.text!r})"
+
+    def __deepcopy__(self, _: Any) -> Said:
+        return self
+
+
+class EqualToAnything:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
 @dataclass(frozen=True)
 class Bundle:
     notes: tuple[Note, ...]
 
 
+@dataclass(frozen=True)
+class Folder:
+    texts: tuple[str, ...]
+
+
+RECORD = f"{Note.__module__}:{Note.__qualname__}"
+
+
 def known() -> TypeRegistry:
     registry = TypeRegistry()
-    for cls in (Note, Page, Bundle):
+    for cls in (Note, Page, Bundle, Folder):
         registry.register(cls)
     registry.register(Loose, encode=lambda x: {"text": x.text}, decode=lambda v: Loose(v["text"]), immutable=True)
+    registry.register(Said, encode=lambda x: {"text": x.text}, decode=lambda v: Said(v["text"]), immutable=True)
     return registry
 
 
@@ -157,14 +196,26 @@ def note(number: int) -> Note:
     return Note(f"{number:06} " + "x" * 300, number)
 
 
+def said(number: int) -> Said:
+    return Said(f"{number:06} " + "x" * 300)
+
+
+KINDS: dict[str, Any] = {
+    "records": note,
+    "helped types": lambda number: Loose(f"{number} " + "x" * 300),
+    "exact types": said,
+    "texts": lambda number: f"{number:06} " + "x" * 300,
+}
+
+
 # --- growth -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [note, lambda n: Loose(f"{n} " + "x" * 300)], ids=["records", "helped types"])
-def test_a_conversation_of_any_length_grows_by_its_new_message(make: Any) -> None:
+@pytest.mark.parametrize("kind", ["records", "helped types", "exact types"])
+def test_a_conversation_of_any_length_grows_by_its_new_message(kind: str) -> None:
     store, history, sizes = Store(), [], []
     for number in range(1200):
-        history.append(make(number))
+        history.append(KINDS[kind](number))
         sizes.append(store.bytes_added_by({"history": history}))
     early, late = sizes[200:300], sizes[1100:1200]
     assert sum(late) < 1.25 * sum(early)
@@ -245,6 +296,59 @@ def test_branches_of_a_conversation_share_what_they_have_in_common() -> None:
     assert store.bytes_added_by({"left": left, "right": right}) < 8000
 
 
+CARRIERS: dict[str, Any] = {
+    "a copy": list,
+    "a tuple": tuple,
+    "a record": lambda history: Page(list(history)),
+    "a dict that begins with something else": lambda history: {"n": 1, "history": list(history)},
+    "dicts in dicts": lambda history: {"a": {"b": {"n": 1, "history": list(history)}, "c": [1, 2]}},
+    "a message in flight": lambda history: {"source": [["source", None, list(history)]]},
+    "copies of different ages": lambda history: {f"{age}": history[: len(history) - age] for age in range(12)},
+    "lists that begin alike": lambda history: {f"{n}": [history[0], *history[n + 1 :]] for n in range(12)},
+    "a list with an end of its own": lambda history: [*history, history[len(history) // 2]],
+}
+
+
+def steps_of(store: Store, state: Any) -> int:
+    """How many of the interpreter's instructions a save takes; unlike seconds they can be relied on."""
+    steps = 0
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal steps
+        steps += event == "opcode"
+        frame.f_trace_opcodes = True
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        store.save(state)
+    finally:
+        sys.settrace(before)
+    store.memory.tidy()
+    return steps
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_message_more_takes_no_more_steps_in_a_longer_conversation(carrier: str, make: Any) -> None:
+    spent = []
+    for length in (20 * BLOCK + 1, 120 * BLOCK + 1):
+        store, history = Store(), [make(n) for n in range(length + 3)]
+        for known in (length, length + 1, length + 2):
+            store.save(CARRIERS[carrier](history[:known]))
+        spent.append(steps_of(store, CARRIERS[carrier](history)))
+    assert spent[1] < 1.4 * spent[0]  # six times as long, and so one level of blocks more
+
+
+def test_lists_that_have_left_the_state_are_let_go_of() -> None:
+    store = Store()
+    for number in range(100):
+        store.save([note(number * 100 + n) for n in range(20)])
+        store.memory.tidy()
+    assert sum(map(len, store.memory.trunks.values())) < 40
+
+
 # --- what goes in comes out -------------------------------------------------------------------------------------------
 
 LENGTHS = [
@@ -303,6 +407,110 @@ def test_lists_that_share_a_beginning_and_part_ways_stay_apart() -> None:
         assert store.load(root) == state
 
 
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_every_beginning_of_a_known_conversation_comes_back_and_adds_no_block(make: Any) -> None:
+    store, history = Store(), [make(n) for n in range(BLOCK**2 + 2 * BLOCK + 3)]
+    store.save(history)
+    for length in range(len(history)):
+        root = store.save(history[:length])
+        assert exact(store.load(root)) == exact(history[:length])
+        assert root.digest == Store().save(history[:length]).digest
+        assert len(store.added) <= (0 if length > BLOCK else BLOCK)
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_a_conversation_that_was_read_goes_on_from_any_of_its_beginnings(make: Any) -> None:
+    store, history = Store(), [make(n) for n in range(BLOCK**2 + 3 * BLOCK + 3)]
+    root = store.save(history)
+    for length in (BLOCK - 1, BLOCK + 1, 2 * BLOCK, BLOCK**2 - 1, BLOCK**2, BLOCK**2 + 1, len(history) - 1):
+        again, read = store.resumed(root)
+        for state in (read[:length], [*read[:length], make(1000)], [*read, make(1001)], read):
+            saved = again.save(state)
+            assert exact(again.load(saved)) == exact(state)
+            assert saved.digest == Store().save(state).digest
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_an_item_replaced_anywhere_in_a_long_list_is_noticed(make: Any) -> None:
+    store, history = Store(), [make(n) for n in range(BLOCK**2 + BLOCK + 3)]
+    store.save(history)
+    for place in range(len(history)):
+        state = [*history[:place], make(1000 + place), *history[place + 1 :]]
+        root = store.save(state)
+        assert exact(store.load(root)) == exact(state)
+        assert root.digest == Store().save(state).digest
+
+
+@pytest.mark.parametrize("mutable", [Page, list, lambda items: {"k": items}], ids=["record", "list", "dict"])
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_what_can_change_is_looked_at_every_time_among_what_can_not(make: Any, mutable: Any) -> None:
+    items: list[Any] = [1]
+    for place in (1, BLOCK + 1, 3 * BLOCK - 1):
+        store, history = Store(), [make(n) for n in range(3 * BLOCK)]
+        store.save(history[:place])
+        history[place] = mutable(items)
+        for number in range(3):
+            items.append(number)
+            assert exact(store.load(store.save(history))) == exact(history)
+
+
+def test_an_item_added_to_exact_ones_is_not_taken_for_one_that_calls_itself_equal() -> None:
+    store, history = Store(), [said(n) for n in range(2 * BLOCK)]
+    store.save(history)
+    for text in ("one", "other"):
+        state = [*history, Loose(text * 100), *history]
+        assert exact(store.load(store.save(state))) == exact(state)
+
+
+def test_something_that_calls_itself_equal_to_a_message_is_refused_in_its_place() -> None:
+    store, history = Store(), [said(n) for n in range(3 * BLOCK)]
+    store.save(history)
+    with pytest.raises(NotSavable):
+        store.save([*history[:5], EqualToAnything(), *history[6:]])
+
+
+def test_a_text_replaced_by_an_equal_one_of_another_type_is_noticed() -> None:
+    class Shout(str):
+        """Equal to its plain text, and not savable."""
+
+    store, lines = Store(), [f"line {n}" for n in range(3 * BLOCK)]
+    store.save(lines)
+    with pytest.raises(NotSavable):
+        store.save([*lines[:5], Shout(lines[5]), *lines[6:]])
+
+
+def test_long_texts_are_cut_the_same_way_whoever_was_encoded_first() -> None:
+    texts = [f"{n} " + "x" * 5000 for n in range(2 * BLOCK)]
+    inside, outside = Folder(tuple(texts)), list(texts)
+    used = Store()
+    used.save({"outside": outside})
+    used.save({"inside": inside})
+    state = {"inside": inside, "outside": outside}
+    assert used.save(state).digest == Store().save(state).digest
+
+
+def test_plain_data_is_cut_the_same_way_before_and_after_a_very_long_list() -> None:
+    plain = {"n": 1, "rows": [{"text": PAD, "more": [1, 2, {"deep": "x" * 300}]}], "list": list(range(20))}
+    state = {"first": plain, "second": {"inner": plain, "texts": [PAD] * 40}}
+    used = Store()
+    used.save([note(n) for n in range(2 * VERY_LONG)])
+    assert used.save(state).digest == Store().save(state).digest
+
+
+def test_blocks_that_another_writer_cut_differently_come_back_and_are_saved_anew() -> None:
+    """Nine blocks side by side, of which eight would be one here."""
+    notes = [note(n) for n in range(9 * BLOCK)]
+    records = [(dump_tree({"$": "object", "t": RECORD, "v": dataclasses.asdict(item)}), ()) for item in notes]
+    one_by_one = "[" + ",".join(f'{{"$":{n}}}' for n in range(BLOCK)) + "]"
+    blocks = [(one_by_one, tuple(range(start + 1, start + BLOCK + 1))) for start in range(0, len(notes), BLOCK)]
+    first = len(notes) + 1
+    root = ('{"state":{"$":"list","b":[0,1,2,3,4,5,6,7,8],"v":[]}}', tuple(range(first, first + 9)))
+    store, again = store_of(*records, *blocks, root)
+    store, read = store.resumed(again)
+    assert read == notes
+    assert store.load(store.save(read)) == notes
+
+
 def test_a_list_cut_short_and_grown_differently_comes_back() -> None:
     store, history = Store(), [note(n) for n in range(3 * BLOCK)]
     store.save(history)
@@ -313,7 +521,7 @@ def test_a_list_cut_short_and_grown_differently_comes_back() -> None:
     assert store.load(store.save(history)) == history
 
 
-@pytest.mark.parametrize("make", [note, lambda n: Loose(f"{n} " + "x" * 300)], ids=["records", "helped types"])
+@pytest.mark.parametrize("make", [KINDS["records"], KINDS["helped types"]], ids=["records", "helped types"])
 def test_an_item_replaced_by_one_that_calls_itself_equal_is_noticed(make: Any) -> None:
     store, history = Store(), [make(n) for n in range(2 * BLOCK)]
     store.save(history)
@@ -379,6 +587,7 @@ ATOMS = st.one_of(
     st.text(max_size=5),
     st.sampled_from(["y" * 700, "z" * 5000, b"w" * 700, "\ud83d\ude00", "$"]),
     st.integers(0, 50).map(note),
+    st.integers(0, 50).map(said),
     st.sampled_from([Note("a" * 200, 1), Note("a" * 200, True), Note("b"), Loose("c" * 200), Loose("d" * 200)]),
 )
 SPROUTS = st.one_of(
@@ -390,6 +599,7 @@ SPROUTS = st.one_of(
     st.binary(max_size=700).map(bytearray),
     st.sets(st.integers(0, 99), max_size=5),
     st.lists(st.integers(0, 200).map(note), min_size=15, max_size=40),
+    st.lists(st.integers(0, 200).map(said), min_size=15, max_size=40),
     st.lists(st.integers(), min_size=15, max_size=300),
     st.integers(30, 60).map(lambda n: {f"k{i}": i for i in range(n)}),
 )
@@ -466,6 +676,12 @@ class StateThatChanges(RuleBasedStateMachine):
     def talk(self, count: int) -> None:
         if isinstance(self.state.get("history"), list):
             self.state["history"] += [note(n) for n in range(count)]
+        self.save()
+
+    @rule(data=st.data(), length=st.integers(0, 40), more=st.integers(0, 3))
+    def remember(self, data: st.DataObject, length: int, more: int) -> None:
+        """Keep how a list began, and go on from there in another way."""
+        self.state["remembered"] = self.pick(data, list)[:length] + [note(900 + n) for n in range(more)]
         self.save()
 
     @rule(data=st.data())
@@ -547,6 +763,8 @@ class StateThatChanges(RuleBasedStateMachine):
         self.save()
 
     def teardown(self) -> None:
+        if self.saved:
+            assert self.saved[-1][0].digest == Store().save(self.state).digest
         for root, image in self.saved:
             assert exact(self.store.load(root)) == image
 

@@ -256,6 +256,7 @@ async def test_the_medium_is_given_its_time_when_nobody_writes() -> None:
     while ledger.ticks < 3:
         await asyncio.sleep(0.001)
     await writer.stop()
+    assert (ledger.ticks, ledger.groups, ledger.closed) == (3, [], True)
 
 
 async def test_a_loop_that_is_gone_disturbs_nobody(writer: GroupWriter, ledger: Ledger) -> None:
@@ -290,6 +291,7 @@ async def test_the_thread_remembers_no_job_that_is_done() -> None:
 
     while seen() is not None:  # until the thread has come round to waiting
         await asyncio.sleep(0.001)
+    assert any(thread.name == "test-forgetful-writer" for thread in threading.enumerate()), "it forgot by ending"
     await writer.stop()
 
 

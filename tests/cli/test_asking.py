@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,26 @@ def test_a_class_of_the_users_with_a_known_name_is_not_mistaken() -> None:
         pass
 
     assert kind_of(MagenticPlanReviewRequest()) == "other"
+
+
+def test_what_is_known_is_told_again_only_if_it_has_changed() -> None:
+    desk = Desk("shorter, please", "shorter still", "a")
+    revised = Plan((PlanStep("Write.", "writer"),))
+    for review in (
+        MagenticPlanReviewRequest(PLAN, facts="Little is known."),
+        MagenticPlanReviewRequest(revised, facts="Little is known."),
+        MagenticPlanReviewRequest(revised, facts="More is known."),
+    ):
+        desk.asked(question(review))
+
+    assert desk.seen.count("What is known:") == 2
+    assert desk.seen.count("Little is known.") == desk.seen.count("More is known.") == 1
+    assert desk.seen.count("The plan:") == 3
+
+
+def test_another_run_is_told_what_is_known_from_the_start() -> None:
+    desk = Desk("a", "a")
+    desk.asked(PLAN_QUESTION)
+    desk.asked(replace(PLAN_QUESTION, run_id="run-2"))
+
+    assert desk.seen.count("Little is known.") == 2

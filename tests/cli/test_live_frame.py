@@ -157,7 +157,8 @@ def test_a_window_shows_the_focus_and_leaves_room_for_what_it_tells_of_the_rest(
 # --- what stays -------------------------------------------------------------------------------------------------------
 
 ENTRIES: list[Entry] = [
-    Planned(Plan((PlanStep(EVIL, EVIL), *plan_of(40, LONG_NAME).steps)), EVIL, True),
+    Planned(Plan((PlanStep(EVIL, EVIL), *plan_of(40, LONG_NAME).steps)), EVIL),
+    Planned(Plan((PlanStep(EVIL, EVIL), *plan_of(40, LONG_NAME).steps)), EVIL, plan_of(39, LONG_NAME)),
     Asked(EVIL, LONG_NAME, EVIL * 10, EVIL),
     Judged("manager", "no progress", EVIL),
     ToolUsed(WIDE_NAME, EVIL, EVIL, EVIL),

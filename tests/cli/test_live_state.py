@@ -253,4 +253,11 @@ def test_a_value_that_can_not_print_itself_is_named() -> None:
 
 @pytest.mark.parametrize("kind", ["started", "nonsense", "status", "checkpoint", "output", "call_replayed", "warning"])
 def test_no_event_is_too_strange(kind: str) -> None:
-    LiveState().fold(WorkflowEvent(kind))
+    """Without the data that its kind comes with, it moves nothing and is at most written down as what it is."""
+    state = LiveState()
+
+    entries = state.fold(WorkflowEvent(kind))
+
+    assert (state.phase, state.turns) == ("starting", {})
+    assert len(entries) <= 1
+    assert all(isinstance(entry, Noted | Yielded) for entry in entries)

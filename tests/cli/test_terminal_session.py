@@ -156,13 +156,17 @@ def test_a_plan_can_be_sent_back_in_words_and_rejected(tmp_path: Path) -> None:
     screen = Screen(tmp_path, 80, "demo", DEMO_DELAY="0.05")
     screen.reads(r"\[a\]pprove")
     screen.types("Please mention the cost.")
-    screen.reads("Heed what the person asked for")
+    screen.reads("another plan of 4 steps, 3 as before")
+    screen.reads("The plan:")
     screen.reads(r"\[a\]pprove")
     screen.types("j")
     screen.reads("why not")
     screen.types("too dear")
     screen.reads("The plan was rejected: too dear")
     assert screen.leaves() == 0
+    heeded = "writer Heed what the person asked for: Please mention the cost."
+    lines = [" ".join(line.split()) for line in screen.lines]
+    assert {f"+ 4 {heeded}", "4. writer: " + heeded.removeprefix("writer ")} <= set(lines)
 
 
 def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:

@@ -106,6 +106,12 @@ def test_no_block_of_a_page_escapes_the_tests(page: Path) -> None:
     assert len(fences) == 2 * len(blocks_of(text_of(page)))
 
 
+def test_the_team_of_the_readme_fits_into_25_lines() -> None:
+    [team] = python_of(README)
+
+    assert len(team.code.splitlines()) <= 25
+
+
 def test_every_how_to_shows_code() -> None:
     without = [named(page) for page in (DOCS / "how-to").glob("[!i]*.md") if not blocks_of(text_of(page))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.storage.file import FileCheckpointStorage
 from stepwell.checkpointing.storage.file_commit import FileCommit
+from stepwell.checkpointing.storage.file_plan import Syncing
+from stepwell.checkpointing.storage.file_scribe import Scribe
 from stepwell.checkpointing.storage.postgres import PostgresCheckpointStorage
 from stepwell.checkpointing.storage.sqlite import SQLiteCheckpointStorage
 from tests.postgres_server import server
@@ -41,11 +44,11 @@ class Backend:
         return f"{self.name}:{self.set_up(folder)}"
 
 
-def open_store(store: str, *, lease_seconds: float | None = None) -> Any:
+def open_store(store: str, *, lease_seconds: float | None = None, **options: Any) -> Any:
     """The storage that a string like `sqlite:/tmp/runs.db` names."""
     name, _, location = store.partition(":")
-    options = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
-    return _ALL[name].open(location, **options)
+    lease = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
+    return _ALL[name].open(location, **lease, **options)
 
 
 def backend_of(store: str) -> Backend:
@@ -105,15 +108,21 @@ def _file_place(folder: Path) -> str:
 
 
 class _FileCommits:
-    """Looks on while threads write: one function takes a group all the way to the disk."""
+    """Looks on while threads write: one function takes a group all the way to the disk, but calls are written by a
+    second one and made durable by a third."""
 
     def __init__(self, reached: Reached) -> None:
         self._reached = reached
-        self._carry_out = FileCommit._carry_out.__code__
+        self._points = {
+            ("call", FileCommit._carry_out.__code__): "before commit",
+            ("return", FileCommit._carry_out.__code__): "after commit",
+            ("call", Scribe._write.__code__): "before commit",
+            ("return", Syncing.journals.__code__): "after commit",
+        }
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if frame.f_code is self._carry_out and event in ("call", "return"):
-            self._reached("before commit" if event == "call" else "after commit")
+        if (point := self._points.get((event, frame.f_code))) is not None:
+            self._reached(point)
 
 
 def _around_file_commits(reached: Reached) -> None:
@@ -152,25 +161,31 @@ class _PostgresCommits:
     def __init__(self, reached: Reached) -> None:
         import psycopg
 
-        from stepwell.checkpointing.storage.postgres_bulk import RECORD_AT_ONCE
+        from stepwell.checkpointing.storage import postgres_bulk as bulk
         from stepwell.checkpointing.storage.postgres_commit import GroupCommit
+        from stepwell.checkpointing.storage.postgres_lane import Lane
 
         self._reached = reached
-        self._commits = ("COMMIT", RECORD_AT_ONCE.statement)
+        alone = (bulk.RECORD_AT_ONCE, bulk.SAVE_AT_ONCE, bulk.SAVE_AT_ONCE_WITH_NODES)
+        self._commits = ("COMMIT", *(each.statement for each in alone))
         self._execute = psycopg.Connection.execute.__code__
+        self._sends = Lane.send.__code__
         self._done = GroupCommit._done.__code__
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
         if event != "call":
             return
-        if frame.f_code is self._execute and frame.f_locals["query"] in self._commits:
-            self._reached("before commit")
-        elif frame.f_code is self._done:
+        if code is self._done:
             self._reached("after commit")
+        elif code is self._sends or (code is self._execute and frame.f_locals["query"] in self._commits):
+            self._reached("before commit")
 
 
 def _around_postgres_commits(reached: Reached) -> None:
-    threading.setprofile(_PostgresCommits(reached))
+    commits = _PostgresCommits(reached)
+    threading.setprofile(commits)
+    sys.setprofile(commits)  # calls are sent by the thread of the event loop
 
 
 POSTGRES = Backend(

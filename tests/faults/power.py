@@ -47,9 +47,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """From here on this is certain."""
+    """From here on it is certain what was done to this before the fsync began."""
 
     owner: Thing
+    began: int
+    """How long the log was then: what was done while it lasted may be in or not."""
 
 
 # --- recording --------------------------------------------------------------------------------------------------------
@@ -58,11 +60,18 @@ class Synced:
 class RecordingDisk(Disk):
     """Does what it is asked, and keeps a record of it. Everything below `root` is made through it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, log: Sequence[Change | Synced] = ()) -> None:
+        """With a log, `root` is laid out as the process left it that wrote so far and was killed."""
         self._lock = threading.Lock()
-        self._numbers = itertools.count(ROOT + 1)
         self._things = {root.stat().st_ino: ROOT}
-        self.log: list[Change | Synced] = []
+        self.log: list[Change | Synced] = list(log)
+        places = things_of(changes(self.log))
+        self._numbers = itertools.count(
+            max([ROOT, *(each for change in changes(self.log) for each in _made(change))]) + 1
+        )
+        if log:
+            _lay_out_below(root, tree_of(changes(self.log)))
+            self._things |= {(root / path).stat().st_ino: thing for path, thing in places.items()}
 
     def boot(self) -> bytes:
         return b"the-first-start"
@@ -105,7 +114,13 @@ class RecordingDisk(Disk):
 
     def sync(self, descriptor: int) -> None:
         with self._lock:
-            self.log.append(Synced(self._thing(descriptor)))
+            thing, began = self._thing(descriptor), len(self.log)
+        self.linger(thing)
+        with self._lock:
+            self.log.append(Synced(thing, began))
+
+    def linger(self, thing: Thing) -> None:
+        """What happens while something is made durable; nothing, unless somebody has a reason to wait."""
 
     def rename(self, path: Path, target: Path) -> None:
         with self._lock:
@@ -158,10 +173,13 @@ def states_after(log: Sequence[Change | Synced]) -> Iterator[Tree]:
 
 def _survivals(log: Sequence[Change | Synced]) -> Iterator[list[Change]]:
     changes = [(index, entry) for index, entry in enumerate(log) if isinstance(entry, Change)]
-    synced = {entry.owner: index for index, entry in enumerate(log) if isinstance(entry, Synced)}
+    synced: dict[Thing, int] = {}
+    for entry in log:
+        if isinstance(entry, Synced):
+            synced[entry.owner] = max(entry.began, synced.get(entry.owner, 0))
     unsure: dict[Thing, list[int]] = {}
     for index, change in changes:
-        if all(synced.get(owner, -1) < index for owner in change.owners):
+        if all(synced.get(owner, 0) <= index for owner in change.owners):
             unsure.setdefault(change.owner, []).append(index)
     everything = {index for group in unsure.values() for index in group}
 
@@ -194,7 +212,26 @@ def changes(log: Sequence[Change | Synced]) -> list[Change]:
     return [entry for entry in log if isinstance(entry, Change)]
 
 
+def _made(change: Change) -> Iterator[Thing]:
+    """The things that the names of a change lead to."""
+    return (thing for _, thing in change.names if thing is not None)
+
+
 def tree_of(changes: Sequence[Change]) -> dict[str, bytes | None]:
+    """Every path there is after these, with what it leads to."""
+    names, folders, contents = _state_after(changes)
+    return {
+        path: None if thing in folders else bytes(contents.get(thing, b""))
+        for path, thing in _paths(ROOT, "", names, folders)
+    }
+
+
+def things_of(changes: Sequence[Change]) -> dict[str, Thing]:
+    names, folders, _ = _state_after(changes)
+    return dict(_paths(ROOT, "", names, folders))
+
+
+def _state_after(changes: Sequence[Change]) -> tuple[dict[Place, Thing], set[Thing], dict[Thing, bytearray]]:
     names: dict[Place, Thing] = {}
     contents: dict[Thing, bytearray] = {}
     folders: set[Thing] = {ROOT}
@@ -208,7 +245,7 @@ def tree_of(changes: Sequence[Change]) -> dict[str, bytes | None]:
                     folders.add(thing)
         if not change.names:
             _apply(contents.setdefault(change.owner, bytearray()), change)
-    return dict(_paths(ROOT, "", names, folders, contents))
+    return names, folders, contents
 
 
 def _apply(content: bytearray, change: Change) -> None:
@@ -221,22 +258,23 @@ def _apply(content: bytearray, change: Change) -> None:
 
 
 def _paths(
-    folder: Thing, prefix: str, names: Mapping[Place, Thing], folders: set[Thing], contents: Mapping[Thing, bytearray]
-) -> Iterator[tuple[str, bytes | None]]:
+    folder: Thing, prefix: str, names: Mapping[Place, Thing], folders: set[Thing]
+) -> Iterator[tuple[str, Thing]]:
     for (parent, name), thing in names.items():
         if parent != folder:
             continue
-        path = f"{prefix}{name}"
+        yield f"{prefix}{name}", thing
         if thing in folders:
-            yield path, None
-            yield from _paths(thing, f"{path}/", names, folders, contents)
-        else:
-            yield path, bytes(contents.get(thing, b""))
+            yield from _paths(thing, f"{prefix}{name}/", names, folders)
 
 
 def lay_out(tree: Tree, place: Path) -> None:
     """Make such files and folders here."""
     place.mkdir()
+    _lay_out_below(place, tree)
+
+
+def _lay_out_below(place: Path, tree: Tree) -> None:
     for name, content in tree.items():
         if content is None:
             (place / name).mkdir(mode=0o700)

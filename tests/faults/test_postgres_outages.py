@@ -209,7 +209,9 @@ async def test_closing_without_a_server_takes_no_patience(postgres: TestServer, 
         await asyncio.wait_for(storage.close(), PATIENT / 2)
 
     async with PostgresCheckpointStorage(postgres.dsn, schema=schema) as other:
-        await opened(other)
+        log = await opened(other)
+        assert log.info is not None
+        assert (await log.save(draft(1))).sequence == 1
 
 
 # --- sessions are ended -----------------------------------------------------------------------------------------------

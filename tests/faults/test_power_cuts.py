@@ -7,8 +7,10 @@ acknowledged, or after the one that was under way; to find nothing damaged; and 
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,10 +23,20 @@ from stepwell.checkpointing import LATEST_ONLY, Retention, keep_last
 from stepwell.checkpointing.registry import known_types
 from stepwell.checkpointing.retention import FULL_HISTORY
 from stepwell.checkpointing.storage.file import FileCheckpointStorage
-from stepwell.checkpointing.storage.file_operations import served_by
+from stepwell.checkpointing.storage.file_operations import Buffer, served_by
 from stepwell.checkpointing.storage.protocol import BranchPoint
 from stepwell.testing.storage import Label, asked, call, checkpoint, draft, opened
-from tests.faults.power import AfterwardsDisk, RecordingDisk, Tree, changes, lay_out, states_after, tree_of
+from tests.faults.power import (
+    AfterwardsDisk,
+    RecordingDisk,
+    Synced,
+    Thing,
+    Tree,
+    changes,
+    lay_out,
+    states_after,
+    tree_of,
+)
 
 Shown = dict[str, Any]
 """What there is to be seen in a store."""
@@ -166,6 +178,9 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+# --- cutting ----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(("scenario", "retention", "first"), SCENARIOS.values(), ids=SCENARIOS.keys())
 async def test_no_power_cut_loses_what_was_acknowledged_or_shows_what_was_not_finished(
     scratch: Path, scenario: Scenario, retention: Retention, first: int
@@ -187,3 +202,92 @@ async def test_no_power_cut_loses_what_was_acknowledged_or_shows_what_was_not_fi
         for tree in states_after(disk.log[:end]):
             shown = await bench.look(tree)
             assert shown in steps[done : done + 2], (end, disk.log[max(0, end - 3) : end])
+
+
+class OvertakenDisk(RecordingDisk):
+    """Before anything has become durable, something else is begun and written."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._written = threading.Semaphore(0)
+        self.begin_another: Callable[[], bool] = lambda: False
+
+    def write(self, descriptor: int, data: Buffer) -> int:
+        written = super().write(descriptor, data)
+        self._written.release()
+        return written
+
+    def linger(self, thing: Thing) -> None:
+        while self._written.acquire(blocking=False):
+            pass
+        if self.begin_another():
+            self._written.acquire()
+
+
+async def test_no_power_cut_loses_a_call_that_was_acknowledged_while_others_were_being_written(scratch: Path) -> None:
+    (root := scratch / "disk").mkdir()
+    disk, acknowledged = OvertakenDisk(root), dict[str, int]()
+    names, all_done = [f"call-{n}" for n in range(8)], asyncio.Event()
+    with served_by(disk):
+        async with FileCheckpointStorage(root / "store") as storage:
+            log, loop = await opened(storage), asyncio.get_running_loop()
+            left = iter(names)
+
+            async def record(name: str) -> None:
+                await log.record_call(call(name), supersedes=())
+                acknowledged[name] = len(disk.log)
+                if len(acknowledged) == len(names):
+                    all_done.set()
+
+            def begin_another() -> bool:
+                name = next(left, None)
+                if name is not None:
+                    asyncio.run_coroutine_threadsafe(record(name), loop)
+                return name is not None
+
+            disk.begin_another, first = begin_another, len(disk.log)
+            await record(next(left))
+            await all_done.wait()
+
+    overtaken = [entry for index, entry in enumerate(disk.log) if isinstance(entry, Synced) and entry.began < index]
+    assert len(overtaken) >= 7, "a line was written while an earlier one was made durable"
+    bench = Bench(scratch, FULL_HISTORY)
+    for end in range(first, len(disk.log) + 1):
+        promised = {name for name, since in acknowledged.items() if since <= end}
+        for tree in states_after(disk.log[:end]):
+            shown = await bench.look(tree)
+            calls = set(shown["run-1 as a run"][0]) if shown else set()
+            assert promised <= calls, (end, promised - calls)
+
+
+async def test_no_power_cut_takes_back_what_a_resumer_found_after_its_writer_was_killed(scratch: Path) -> None:
+    """Killed after any change, resumed, and then the power is cut: whoever resumed may have acted on what it saw."""
+    (root := scratch / "disk").mkdir()
+    disk, begun = RecordingDisk(root), 0
+    with served_by(disk):
+        async with FileCheckpointStorage(root / "store") as storage:
+            log = await opened(storage)
+            begun = len(disk.log)
+            await log.record_call(call("ask"), supersedes=())
+            await log.save(draft(1, state(1)))
+            await log.record_call(call("pay"), supersedes=())
+            await log.save(draft(2, state(2), final=True))
+
+    bench = Bench(scratch, FULL_HISTORY)
+    for end in range(begun - 2, len(disk.log) + 1):
+        (place := scratch / f"killed-{end}").mkdir()
+        resumed = RecordingDisk(place, disk.log[:end])
+        with served_by(resumed):
+            async with FileCheckpointStorage(place / "store") as storage:
+                log = await opened(storage)
+                latest = await log.latest(known_types)
+                await log.record_call(call("one more"), supersedes=())
+                names = sorted(["one more", *(row.name for row in log.calls)])
+                found = (names, latest.state if latest else None)
+                told = list(resumed.log)
+        for tree in states_after(told):
+            shown = await bench.look(tree)
+            calls = shown["run-1 as a run"][0] if "run-1 as a run" in shown else []
+            states = list(shown.get("run-1", {}).values())
+            assert (calls, states[-1] if states else None) == found, (end, told[-4:])
+        shutil.rmtree(place)

@@ -95,13 +95,16 @@ def test_a_person_at_the_terminal_can_have_the_plan_changed(tmp_path: Path) -> N
         text=True,
     ) as process:
         os.close(theirs)
-        os.write(ours, b"Mention the cost.\ny\n")
+        os.write(ours, b"Mention the cost.\nName who pays.\ny\n")
         assert process.stdout is not None
         shown = process.stdout.read()
     os.close(ours)
 
     assert process.returncode == 0
     assert "4. writer: Heed what the person asked for: Mention the cost." in shown
+    assert "+ 5. writer: Heed what the person asked for: Name who pays." in shown, "what is new is marked"
+    assert shown.count("GIVEN: a one-page brief") == 1, "and what is known is not told again"
+    assert "as the council asked: Mention the cost. Name who pays." in shown
     assert "# Stepwells: a brief for the council" in shown
 
 

@@ -8,12 +8,15 @@ import pytest
 
 from stepwell import (
     AlreadyAnswered,
+    Executor,
     InMemoryCheckpointStorage,
     InvalidRunArguments,
     Workflow,
     WorkflowCheckpoint,
     WorkflowContext,
     executor,
+    handler,
+    response_handler,
 )
 from tests.workflows.parts import alone, asking, chained, checkpoints_of, counting, only_request, request_ids
 
@@ -175,6 +178,68 @@ async def test_a_request_that_still_waits_is_answered_in_its_run_and_not_by_an_o
     entry, _ = await checkpoints_of(storage, "trunk")
     with pytest.raises(InvalidRunArguments, match=r"is not the newest of run 'trunk'.*answer it there"):
         await workflow.run(checkpoint_id=entry.checkpoint_id, responses={request_id: "milk"})
+
+
+async def waiting_later(storage: InMemoryCheckpointStorage) -> tuple[Workflow, str, str]:
+    """A run that waits for an answer in a later superstep than the one that asked; an older checkpoint has it too."""
+
+    class Ask(Executor):
+        @handler
+        async def on_text(self, text: str, ctx: WorkflowContext[str]) -> None:
+            await ctx.request_info(text, str)
+            await ctx.send_message(text)
+
+        @response_handler
+        async def on_answer(self, question: str, answer: str, ctx: WorkflowContext[str, str]) -> None:
+            await ctx.yield_output(f"{question} {answer}")
+
+    @executor(id="more")
+    async def more(text: str, ctx: WorkflowContext[str]) -> None:
+        ctx.set_state("more", text)
+
+    workflow = chained([Ask("ask"), more], storage)
+    request_id = await only_request(await workflow.run("pay?", run_id="trunk"))
+    older = next(kept for kept in await checkpoints_of(storage, "trunk") if kept.pending_request_info_events)
+    return workflow, request_id, older.checkpoint_id
+
+
+@pytest.mark.parametrize("door", ["the branch", "any run", "the storage"])
+async def test_what_is_answered_in_a_run_after_a_branch_was_made_is_not_answered_again_there(door: str) -> None:
+    storage = InMemoryCheckpointStorage()
+    workflow, request_id, older = await waiting_later(storage)
+    branch = await workflow.run(checkpoint_id=older)
+    assert request_ids(branch) == [request_id]
+    assert (await workflow.run(run_id="trunk", responses={request_id: "no"})).get_outputs() == ["pay? no"]
+    with pytest.raises(AlreadyAnswered, match="'trunk'"):
+        if door == "the branch":
+            await workflow.run(run_id=branch.run_id, responses={request_id: "yes"})
+        elif door == "any run":
+            await workflow.run(responses={request_id: "yes"})
+        else:
+            await storage.answer(request_id, "yes")
+    assert (await workflow.run(run_id=branch.run_id)).get_outputs() == []
+
+
+async def test_what_a_branch_found_waiting_is_answered_in_the_run_that_asked() -> None:
+    storage = InMemoryCheckpointStorage()
+    workflow, request_id, older = await waiting_later(storage)
+    branch = await workflow.run(checkpoint_id=older)
+    with pytest.raises(InvalidRunArguments, match=r"was asked by run 'trunk'.*waits there"):
+        await workflow.run(run_id=branch.run_id, responses={request_id: "yes"})
+    twig = await workflow.run(checkpoint_id=(await checkpoints_of(storage, branch.run_id))[0].checkpoint_id)
+    with pytest.raises(InvalidRunArguments, match=r"was asked by run 'trunk'.*waits there"):
+        await workflow.run(run_id=twig.run_id, responses={request_id: "yes"})
+    assert (await workflow.run(responses={request_id: "no"})).run_id == "trunk"
+
+
+async def test_a_branch_of_a_branch_that_is_asked_for_by_name_can_be_answered() -> None:
+    storage = InMemoryCheckpointStorage()
+    workflow, request_id, older = await waiting_later(storage)
+    branch = await workflow.run(checkpoint_id=older)
+    [newest, *_] = reversed(await checkpoints_of(storage, branch.run_id))
+    result = await workflow.run(checkpoint_id=newest.checkpoint_id, responses={request_id: "yes"}, branch=True)
+    assert result.get_outputs() == ["pay? yes"]
+    assert (await workflow.run(run_id="trunk", responses={request_id: "no"})).get_outputs() == ["pay? no"]
 
 
 # --- changed state ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from stepwell import (
     InMemoryCheckpointStorage,
     ResponseStream,
     RunBusy,
+    RunTakenOver,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -436,8 +437,9 @@ async def test_a_new_run_of_the_same_run_closes_an_abandoned_stream_and_waits(ag
     else:
         result = await workflow.run(1, run_id="r", stream=True)
     assert result.get_outputs() == [5]
-    left = [event.state async for event in abandoned if event.type == "status"]
-    assert left == [WorkflowRunState.CANCELLED]
+    assert await anext(event.state async for event in abandoned if event.type == "status") is WorkflowRunState.CANCELLED
+    with pytest.raises(RunTakenOver, match="'r' was taken over by a later run"):
+        await anext(abandoned)
 
 
 async def test_an_abandoned_stream_of_instances_makes_way_for_the_same_run() -> None:

@@ -2,7 +2,7 @@
 
     <checkpoint_id>.json                  one checkpoint: header, messages, requests, outputs (see `file_json.py`)
     .stepwell/runs/<run_id>/run.jsonl     the run's values, and how it stands (`file_record.py`)
-    .stepwell/runs/<run_id>/journal.jsonl the calls of the superstep under way (`file_journal.py`)
+    .stepwell/runs/<run_id>/journal.jsonl the calls of the superstep under way (`file_journal.py`, `file_scribe.py`)
     .stepwell/index                       which run was saved last (`file_index.py`)
     .stepwell/families/, holders/         locks: of a run and its branches, and of those who may hold runs
     .stepwell/departed/                   values of deleted runs that branches still need
@@ -14,13 +14,16 @@ Each write happens under the lock of its run, with the epoch checked, and in an 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from stepwell.checkpointing.checkpoint import WorkflowCheckpoint, checked_id
 from stepwell.checkpointing.journal import CallRecord
+from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.registry import TypeRegistry, known_types
 from stepwell.checkpointing.retention import FULL_HISTORY, Retention
 from stepwell.checkpointing.storage.file_commit import FileCommit, Reindex
@@ -29,6 +32,7 @@ from stepwell.checkpointing.storage.file_index import IndexWrong
 from stepwell.checkpointing.storage.file_journal import read_journal
 from stepwell.checkpointing.storage.file_reading import Reader, content_of
 from stepwell.checkpointing.storage.file_record import RunRecord
+from stepwell.checkpointing.storage.file_scribe import Entrusted, MakeGood
 from stepwell.checkpointing.storage.recording import damaged_row
 from stepwell.checkpointing.storage.records import (
     OpenedRun,
@@ -38,10 +42,13 @@ from stepwell.checkpointing.storage.records import (
     StoredCheckpoint,
 )
 from stepwell.checkpointing.storage.seated import LEASE_SECONDS, Places, SeatedStorage, absolute
+from stepwell.checkpointing.storage.sqlite_jobs import RecordCall
 from stepwell.checkpointing.storage.verifying import DamagedRecord
-from stepwell.checkpointing.storage.writer import GroupWriter
+from stepwell.checkpointing.storage.writer import GroupWriter, Ticket
 from stepwell.checkpointing.values import Node, ValueMemory
 from stepwell.errors import CheckpointDamaged, CheckpointNotFound, WorkflowCheckpointException
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -53,7 +60,15 @@ class Store:
         layout = Layout(path)
         self.ready = False
         self.reader = Reader(layout)
-        self.writer = GroupWriter(FileCommit(layout, self.reader), name=f"stepwell-write {path.name}")
+        commit = FileCommit(layout, self.reader)
+        self.writer = GroupWriter(commit, name=f"stepwell-write {path.name}")
+        commit.woken_by(partial(self.writer.leave, MakeGood()))
+
+    def record(self, job: RecordCall) -> Coroutine[Any, Any, None]:
+        """Have a call written down; to be awaited until it is durable."""
+        ticket = Ticket(job)
+        self.writer.leave(Entrusted(ticket))
+        return ticket.decided()
 
 
 class FileCheckpointStorage(SeatedStorage[Store]):
@@ -171,18 +186,14 @@ class FileCheckpointStorage(SeatedStorage[Store]):
             return newest.stored(record.key) if newest is not None else None
 
     def _headers(self, workflow_name: str | None, run_id: str | None) -> list[StoredCheckpoint]:
+        if run_id is None:
+            return self._readable(workflow_name, None)  # one run's damage is not to hide the others
         with self._looking() as reader:
             reader.index.refresh()
-            records = [reader.complete(record) for record in self._chosen(reader, workflow_name, run_id)]
-            return _in_order(records)
-
-    def _chosen(self, reader: Reader, workflow_name: str | None, run_id: str | None) -> list[RunRecord]:
-        if run_id is not None:
             record = reader.run(checked_id("run_id", run_id))
-            records = [] if record is None else [record]
-        else:
-            records = list(reader.all_runs())
-        return [record for record in records if workflow_name in (None, record.birth.workflow_name)]
+            if record is None or workflow_name not in (None, record.birth.workflow_name):
+                return []
+            return _in_order([reader.complete(record)])
 
     def _readable(self, workflow_name: str | None, run_id: str | None) -> list[StoredCheckpoint]:
         with self._looking() as reader:
@@ -191,7 +202,8 @@ class FileCheckpointStorage(SeatedStorage[Store]):
             for name in names:
                 try:
                     record = reader.run(name)
-                except CheckpointDamaged:
+                except CheckpointDamaged as damage:
+                    logger.warning("the checkpoints of run %r are left out: %s", name, damage)
                     continue
                 if record is not None and workflow_name in (None, record.birth.workflow_name):
                     records.append(record)
@@ -212,8 +224,7 @@ class FileCheckpointStorage(SeatedStorage[Store]):
 
     def _calls_of(self, run_id: str) -> Sequence[CallRecord]:
         with self._looking() as reader:
-            record = reader.run(run_id)
-            return read_journal(record)[0] if record is not None else ()
+            return _calls(reader, run_id)
 
     def _runs(self, workflow_name: str | None, state: str | None) -> list[tuple[RunRow, list[RequestRow], str | None]]:
         with self._looking() as reader:
@@ -238,7 +249,7 @@ class FileCheckpointStorage(SeatedStorage[Store]):
                         continue
                     if record.lost_values:
                         damaged.append(DamagedRecord(f"run {run_id}", f"{record.lost_values} values can't be read"))
-                    calls += len(read_journal(record)[0])
+                    calls += len(_calls(reader, run_id))
                     reader.complete(record)
                 except WorkflowCheckpointException as error:
                     damaged.append(DamagedRecord.of(error, f"run {run_id}"))
@@ -250,6 +261,9 @@ class FileCheckpointStorage(SeatedStorage[Store]):
                 return reader.node_state(run_key)
 
         return await self._reading(read)
+
+    def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> Coroutine[Any, Any, None]:
+        return self._entered().record(RecordCall(self._seat, fence, row, supersedes))
 
     async def _open(self, request: OpenRequest) -> OpenedRun:
         opened = await super()._open(request)
@@ -271,6 +285,19 @@ class _Looking:
         self._reader.lock.release()
         if isinstance(error, OSError):
             raise failure(error, self._reader.layout.root) from error
+
+
+def _calls(reader: Reader, run_id: str) -> Sequence[CallRecord]:
+    """The calls that count, as of one instant: the journal may be that of a record which was read too early."""
+    while (record := reader.run(run_id)) is not None:
+        serial = record.serial
+        try:
+            return read_journal(record)[0]
+        except CheckpointDamaged:
+            again = reader.run(run_id)
+            if again is not None and again.serial == serial:
+                raise
+    return ()
 
 
 def _listed(reader: Reader, run_id: str) -> tuple[int, tuple[RunRow, list[RequestRow], str | None]] | None:

@@ -19,6 +19,7 @@ from stepwell.checkpointing.storage.file_operations import unlink
 from stepwell.checkpointing.storage.file_plan import Plan, Syncing
 from stepwell.checkpointing.storage.file_reading import Reader
 from stepwell.checkpointing.storage.file_runs import Moved, Runs
+from stepwell.checkpointing.storage.file_scribe import Entrusted, Scribe, tell
 from stepwell.checkpointing.storage.file_seats import Seats
 from stepwell.checkpointing.storage.file_sweep import sweep
 from stepwell.checkpointing.storage.file_work import FirstRemove, Work
@@ -32,7 +33,7 @@ from stepwell.checkpointing.storage.sqlite_jobs import (
     OpenRun,
     in_waves,
 )
-from stepwell.errors import StorageError, WorkflowCheckpointException
+from stepwell.errors import CheckpointDamaged, StorageError, WorkflowCheckpointException
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class FileCommit:
         self._work = Work(layout, self._runs, self._seats)
         self._keeping = Keeping(layout, self._runs, self._index, self._seats)
         self._syncing = Syncing()
+        self._scribe = Scribe(layout, self._runs, self._seats, self._work, self._locked)
         self._guard = fork_guard()
         self._alone: dict[type, Callable[[Any], Any]] = {
             Connect: lambda job: None,
@@ -68,20 +70,45 @@ class FileCommit:
             DeleteCheckpoint: self._delete_checkpoint,
         }
 
+    def woken_by(self, wake: Callable[[], None]) -> None:
+        """How to have the writer thread come round although nobody has anything to write."""
+        self._scribe.wake = wake
+
     def commit(self, jobs: Sequence[Any]) -> Sequence[Any]:
+        """Calls are written at once and told of when they are durable; all else is done when this returns."""
+        with self._guard:
+            rest = self._scribe.take(jobs)
+            outcomes = dict(zip(map(id, rest), self._told(rest), strict=True)) if rest else {}
+            return [outcomes.get(id(job)) for job in jobs]
+
+    def _told(self, jobs: Sequence[Any]) -> Sequence[Any]:
+        """The outcomes of these, and calls among them are told theirs."""
+        calls = [job for job in jobs if type(job) is Entrusted]
+        try:
+            self._scribe.make_way(jobs)
+            outcomes = self._committed([job.job if type(job) is Entrusted else job for job in jobs])
+            self._scribe.look_round(jobs)
+        except BaseException as error:
+            tell(calls, error)
+            raise
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if type(job) is Entrusted:
+                tell([job], outcome)
+        return outcomes
+
+    def _committed(self, jobs: Sequence[Any]) -> Sequence[Any]:
         if all(type(job) is Leave for job in jobs):
             self._let_go(jobs)
             return [None] * len(jobs)
-        with self._guard:
-            try:
-                self._connected(jobs)
-                return [outcome for wave in in_waves(jobs) for outcome in self._wave(wave)]
-            except OSError as error:
-                return [failure(error, self._layout.root) for _ in jobs]
-            except WorkflowCheckpointException as error:
-                return [copy(error) for _ in jobs]
-            finally:
-                self._let_go(jobs)
+        try:
+            self._connected(jobs)
+            return [outcome for wave in in_waves(jobs) for outcome in self._wave(wave)]
+        except OSError as error:
+            return [failure(error, self._layout.root) for _ in jobs]
+        except WorkflowCheckpointException as error:
+            return [copy(error) for _ in jobs]
+        finally:
+            self._let_go(jobs)
 
     def _connected(self, jobs: Sequence[Any]) -> None:
         self._keeping.connect()
@@ -221,11 +248,18 @@ class FileCommit:
             self._runs.tidy()
 
     def _delete_run(self, job: DeleteRun) -> bool:
-        origin = self._runs.origin(job.run_id)
-        if origin is None:
-            return False
-        with self._locked([origin]):
-            return self._keeping.delete_run(job.run_id)
+        try:
+            origin = self._runs.origin(job.run_id)
+            if origin is None:
+                return False
+            with self._locked([origin]):
+                return self._keeping.delete_run(job.run_id)
+        except CheckpointDamaged:
+            with ExitStack() as stack:
+                self._lock(stack, self._layout.lock.name, fcntl.LOCK_EX)
+                if not self._keeping.delete_unreadable(job.run_id):
+                    raise
+            return True
 
     def _delete_checkpoint(self, job: DeleteCheckpoint) -> bool:
         record = self._keeping.owner(job.checkpoint_id)
@@ -295,6 +329,7 @@ class FileCommit:
 
     def close(self) -> None:
         with self._guard:
+            self._scribe.close()
             self._seats.leave_all()
             self._reader.close()
             self._syncing.close()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 
 from stepwell.checkpointing.checkpoint import checked_id
@@ -26,13 +28,14 @@ from stepwell.checkpointing.storage.file_disk import (
 )
 from stepwell.checkpointing.storage.file_index import Entry, Index, IndexWrong
 from stepwell.checkpointing.storage.file_json import parse_checkpoint
-from stepwell.checkpointing.storage.file_operations import unlink
+from stepwell.checkpointing.storage.file_operations import rename, unlink
 from stepwell.checkpointing.storage.file_reading import checkpoint_file
 from stepwell.checkpointing.storage.file_record import RECORD, Note, RunRecord, read_record
 from stepwell.checkpointing.storage.file_runs import Runs
 from stepwell.checkpointing.storage.file_seats import Seats
 from stepwell.checkpointing.storage.file_sweep import append_note, bury, depart, remove_checkpoints, sweep
 from stepwell.checkpointing.storage.recording import SAVED_BY_HAND
+from stepwell.checkpointing.storage.records import parse_header
 from stepwell.errors import CheckpointDamaged, FormatTooNew, InvalidId, StorageError, WorkflowCheckpointException
 
 logger = logging.getLogger(__name__)
@@ -146,6 +149,7 @@ class Keeping:
     def reindex(self) -> None:
         """From the records of all runs, which know everything the index does."""
         entries: list[Entry] = []
+        records: dict[str, RunRecord] = {}
         for name in sorted(entry.name for entry in self._layout.runs.iterdir()):
             try:
                 record = self._runs.get(checked_id("run_id", name))
@@ -155,12 +159,39 @@ class Keeping:
                 logger.warning("run %r is not in the index: %s", name, error)
                 continue
             if record is not None:
+                records[name] = record
                 entries += [
                     Entry(saved.n, record.key, record.run_id, record.birth.workflow_name, saved.checkpoint_id)
                     for saved in record.saved.values()
                 ]
         self._runs.untold.clear()
-        self._index.rewrite(entries)
+        self._index.rewrite([*entries, *self._lost_saves(records, {entry.checkpoint_id for entry in entries})])
+
+    def _lost_saves(self, records: Mapping[str, RunRecord], known: Container[str | None]) -> Iterator[Entry]:
+        """Saves whose files are there and whose notes are not: the index then says that a record lacks its last lines.
+
+        A file gets its name when its note is durable, and one that a note has removed is older than that note.
+        """
+        for checkpoint_id in self._checkpoint_ids():
+            if checkpoint_id in known:
+                continue
+            with suppress(WorkflowCheckpointException, FileNotFoundError):
+                found = checkpoint_file(self._layout, checkpoint_id)
+                record = records.get(found[1]) if found is not None else None
+                if found is None or record is None or record.key != found[0].run_key:
+                    continue
+                if parse_header(found[0])["sequence"] > record.row.sequence:
+                    workflow = record.birth.workflow_name
+                    yield Entry(record.n + 1, record.key, record.run_id, workflow, checkpoint_id)
+
+    def _checkpoint_ids(self) -> list[str]:
+        with os.scandir(self._layout.root) as entries:
+            names = sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json"))
+        ids: list[str] = []
+        for name in names:
+            with suppress(InvalidId):  # not one of ours
+                ids.append(checked_id("checkpoint_id", name))
+        return ids
 
     # --- removing ----------------------------------------------------------------------------------------------------
 
@@ -197,6 +228,34 @@ class Keeping:
         if (busy := self._seats.busy(record.row)) is not None:
             raise busy
         self._forget_run(record)
+        return True
+
+    def delete_unreadable(self, run_id: str) -> bool:
+        """Remove a run of whose record not even the first line can be read; False if it is not such a one.
+
+        The caller has the whole store: whose family this is, and so which lock to take, nobody can tell. Nor can what
+        branches of it still refer to, so that goes as well.
+        """
+        try:
+            if self._runs.peek(run_id) is not None:
+                return False
+        except CheckpointDamaged:
+            pass
+        else:
+            return False
+        # Out of the way in one instant; whatever is found in there is removed by the next one to tidy up.
+        folder = self._layout.new / secrets.token_hex(6)
+        rename(self._layout.run(run_id), folder)
+        sync_folder(self._layout.runs)
+        self._runs.forget(run_id)
+        for checkpoint_id in self._checkpoint_ids():
+            with suppress(WorkflowCheckpointException, FileNotFoundError):
+                found = checkpoint_file(self._layout, checkpoint_id)
+                if found is not None and found[1] == run_id:
+                    unlink(self._layout.checkpoint(checkpoint_id))
+        sync_folder(self._layout.root)
+        unlink(self._layout.index)
+        remove_folder(folder)
         return True
 
     def _forget_run(self, record: RunRecord) -> None:

@@ -188,6 +188,10 @@ class Syncing:
             if error is not None and not plan.failed:
                 plan.fail(error)
 
+    def journals(self, descriptors: Sequence[int]) -> list[OSError | None]:
+        """Make these durable; the error of each that could not be."""
+        return self._all(sync, descriptors)
+
     def folders(self, folders: Iterable[Path]) -> dict[Path, OSError]:
         """Make their entries durable; the error of each that could not be."""
         paths = list(folders)

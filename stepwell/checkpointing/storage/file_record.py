@@ -11,6 +11,7 @@ a damaged value is missed only by the checkpoints that lead to it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -152,6 +153,8 @@ class Note:
     """From now on only calls of this generation count."""
     next_node: int | None = None
     n: int | None = None
+    journal: int | None = None
+    """The journal is durable up to here, and shorter only when calls of another generation count."""
 
     def line(self, serial: int, birth: Birth) -> bytes:
         parts: dict[str, Any] = {"s": serial, "row": self.row, "gone": list(self.gone)}
@@ -159,7 +162,7 @@ class Note:
         parts["asked"] = [list(asdict(item).values()) for item in self.asked]
         parts["decided"] = [[item.request_id, item.value, item.answered_at, item.typed] for item in self.decided]
         parts["delivered"] = list(self.delivered)
-        parts |= {"calls": self.calls, "next": self.next_node, "n": self.n}
+        parts |= {"calls": self.calls, "next": self.next_node, "n": self.n, "journal": self.journal}
         given = {name: part for name, part in parts.items() if part not in (None, [], {})}
         return sealed("note", dumped(given), birth.salt)
 
@@ -196,6 +199,10 @@ class RunRecord:
     """Where the lines of nodes are: offset and length."""
     next_node: int = 0
     calls: int = 0
+    journal: int = 0
+    """How long the journal is at least."""
+    sure: int = 0
+    """The serial of the last note that is known to be durable; 0 if none is."""
     n: int = 0
     base: int = 0
     """How long the file was when it was last written anew."""
@@ -295,7 +302,9 @@ class RunRecord:
             self.saved.pop(item.checkpoint_id, None)
             self.saved[item.checkpoint_id] = item
         self._apply_requests(asked, decided, data.get("delivered", ()))
-        self.calls = _number(data.get("calls", self.calls))
+        calls = _number(data.get("calls", self.calls))
+        self.journal = _number(data.get("journal", self.journal if calls == self.calls else 0))
+        self.calls = calls
         self.next_node = max(self.next_node, _number(data.get("next", 0)))
         self.n = max(self.n, _number(data.get("n", 0)), *(item.n for item in saved), 0)
         self.last_saved = saved[-1] if saved else None
@@ -381,7 +390,7 @@ def read_record(folder: Path, run_id: str | None = None) -> RunRecord:
     """
     path = folder / RECORD
     named = run_id or folder.name
-    with closing(open_regular(path, os.O_RDONLY)) as descriptor:
+    with closing(_opened(path, run_id)) as descriptor:
         data = read_from(descriptor)
         first = next(lines(data, b""), None)
         try:
@@ -395,7 +404,28 @@ def read_record(folder: Path, run_id: str | None = None) -> RunRecord:
         record = RunRecord(path, birth, identity(descriptor), serial=serial)
         record.fold(data[first.end :], first.end)
         record.end = max(record.end, first.end)
+        # Only values that were left behind have no note. A run is born with one.
+        record.lost_notes |= run_id is not None and record.base == 0
         return record
+
+
+def _opened(path: Path, run_id: str | None) -> int:
+    try:
+        return open_regular(path, os.O_RDONLY)
+    except FileNotFoundError:
+        # A run comes and goes with its whole folder. Looked at again: it may just have been made anew.
+        if run_id is None or not path.parent.is_dir():
+            raise
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CheckpointDamaged(f"run {run_id or path.parent.name}", "its record is a symbolic link") from error
+    try:
+        return open_regular(path, os.O_RDONLY)
+    except FileNotFoundError as error:
+        if not path.parent.is_dir():
+            raise
+        raise CheckpointDamaged(f"run {run_id}", "its record is missing") from error
 
 
 # --- checking what was read -------------------------------------------------------------------------------------------

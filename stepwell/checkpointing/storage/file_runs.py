@@ -61,6 +61,10 @@ class Runs:
         record = self._known.get(run_id) or self.peek(run_id)
         return None if record is None else record.birth.origin
 
+    def held(self, run_id: str) -> RunRecord | None:
+        """The run as it was last seen, if it is held here."""
+        return self._known.get(run_id) if run_id in self._held else None
+
     def get(self, run_id: str) -> RunRecord | None:
         """The run as it stands; the caller has its lock."""
         record = self.what_is_left(run_id)
@@ -115,16 +119,23 @@ class Runs:
         if self._index.last_of(record.key) < saved.n:
             target, temporary = self._versions(record, saved)
             if temporary is saved:
-                rename(self._layout.temporary(saved.checkpoint_id), self._layout.checkpoint(saved.checkpoint_id))
-                sync_folder(self._layout.root)
+                self._publish(saved.checkpoint_id)
             elif target is None:
                 # The file never got its name, and the index has not heard of it: nobody was told that it is saved.
                 logger.warning("run %r: checkpoint %r was not finished", record.run_id, saved.checkpoint_id)
                 return self._cut(record)
+            sync_folder(self._layout.root)  # it may have got its name and no more
             workflow = record.birth.workflow_name
             self.untold.append(Entry(saved.n, record.key, record.run_id, workflow, saved.checkpoint_id))
         record.last_saved = None
         return record
+
+    def _publish(self, checkpoint_id: str) -> None:
+        """What its writer would have done; that it is whole does not mean that it was made durable."""
+        temporary = self._layout.temporary(checkpoint_id)
+        with closing(open_in_root(temporary, os.O_RDONLY)) as descriptor:
+            sync(descriptor)
+        rename(temporary, self._layout.checkpoint(checkpoint_id))
 
     def _versions(self, record: RunRecord, saved: Saved) -> tuple[Saved | str | None, Saved | None]:
         """What is in the checkpoint's file and what in its temporary one.

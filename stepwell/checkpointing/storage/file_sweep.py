@@ -82,13 +82,24 @@ def family(layout: Layout, record: RunRecord) -> tuple[list[RunRecord], list[Run
         if key in alive or key in departed:
             continue
         with suppress(FileNotFoundError):
-            other = read_record(layout.run(run_id), run_id)
+            other = _relative(layout.run(run_id), run_id)
             if other.key == key:
                 alive[key] = other
                 continue
         with suppress(FileNotFoundError):
-            departed[key] = read_record(layout.departed_run(key))
+            departed[key] = _relative(layout.departed_run(key))
     return list(alive.values()), list(departed.values())
+
+
+class _Unreadable(Exception):
+    """A run of the family can't be read, so what it refers to is not known."""
+
+
+def _relative(folder: Path, run_id: str | None = None) -> RunRecord:
+    try:
+        return read_record(folder, run_id)
+    except CheckpointDamaged as damage:
+        raise _Unreadable from damage
 
 
 # --- sweeping ---------------------------------------------------------------------------------------------------------
@@ -96,7 +107,11 @@ def family(layout: Layout, record: RunRecord) -> tuple[list[RunRecord], list[Run
 
 def sweep(layout: Layout, record: RunRecord) -> None:
     """Remove what nothing refers to among the values of a family. The caller has its lock."""
-    alive, departed = family(layout, record)
+    try:
+        alive, departed = family(layout, record)
+    except _Unreadable as unreadable:
+        logger.warning("values of %r are not swept: %s", record.run_id, unreadable.__cause__)
+        return
     if any(each.is_damaged or each.lost_values for each in (*alive, *departed)):
         # Whoever can't be followed might lead anywhere: better to keep too much.
         logger.warning("values of %r are not swept, some lines of its record are damaged", record.run_id)
@@ -166,6 +181,7 @@ def rewrite(record: RunRecord, needed: set[int]) -> None:
         calls=record.calls,
         next_node=record.next_node,
         n=record.n,
+        journal=record.journal,
     )
     values = _kept_values(record, needed)
     data = record.birth.line(record.serial) + values + note.line(record.serial + 1, record.birth)

@@ -6,6 +6,7 @@ done raises; what it wants written is a `Plan`.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,10 +16,10 @@ from typing import Any
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence, Holder
 from stepwell.checkpointing.storage import file_journal as journal
-from stepwell.checkpointing.storage.file_disk import Layout, remove_folder
+from stepwell.checkpointing.storage.file_disk import Layout, closing, open_regular, remove_folder, sync_folder
 from stepwell.checkpointing.storage.file_index import Entry
 from stepwell.checkpointing.storage.file_json import checkpoint_bytes
-from stepwell.checkpointing.storage.file_operations import unlink
+from stepwell.checkpointing.storage.file_operations import sync, unlink
 from stepwell.checkpointing.storage.file_plan import Append, Plan, Temporary, prepare_folder
 from stepwell.checkpointing.storage.file_record import JOURNAL, RECORD, Birth, Note, RunRecord, Saved, value_line
 from stepwell.checkpointing.storage.file_runs import Runs
@@ -94,8 +95,10 @@ class Work:
         if not left_over and (busy := self._seats.busy(record.row)) is not None:
             raise busy
         calls, end = journal.read_journal(record)
+        self._make_durable(record, has_calls=end > 0)
         self._seats.announce(job.seat)
-        plan = self._noted(record, Note(row={"epoch": record.row.epoch + 1, "holder": str(job.seat.holder)}))
+        row_now = {"epoch": record.row.epoch + 1, "holder": str(job.seat.holder)}
+        plan = self._noted(record, Note(row=row_now, journal=end or None))
         row = replace(record.row, epoch=record.row.epoch + 1, holder=str(job.seat.holder))
         newest = record.newest
         plan.outcome = OpenedRun(
@@ -108,6 +111,14 @@ class Work:
         )
         self._hold(plan, job.seat, record, end, has_calls=end > 0)
         return plan
+
+    def _make_durable(self, record: RunRecord, *, has_calls: bool) -> None:
+        """See that no power cut takes back what is relied on from now on: who wrote it may have died before that."""
+        if record.newest is None:
+            sync_folder(self._layout.runs)  # the run's very name may not be durable yet
+        if has_calls:
+            with closing(open_regular(record.path.with_name(JOURNAL), os.O_RDONLY)) as descriptor:
+                sync(descriptor)
 
     def _create(self, job: OpenRun) -> Plan:
         birth = self._birth(job.request)
@@ -160,12 +171,12 @@ class Work:
 
     def _release(self, job: ReleaseRun) -> Plan:
         record = self._runs.get(job.run_id)
-        if record is None or not self._holds(record, job.seat, job.fence):
+        if record is None or not self.holds(record, job.seat, job.fence):
             return Plan()
         row: dict[str, Any] = {"holder": None}
         row |= {"state": job.state} if job.state else {}
         row |= {"stopped_by": job.stopped_by} if job.stopped_by else {}
-        plan = self._noted(record, Note(row=row))
+        plan = self._noted(record, Note(row=row, journal=self._runs.journal_end.get(record.run_id) or None))
         plan.then(partial(self._give_back, job.seat, record))
         return plan
 
@@ -175,7 +186,7 @@ class Work:
 
     # --- the fence ---------------------------------------------------------------------------------------------------
 
-    def _holds(self, record: RunRecord, seat: Seat, fence: Fence) -> bool:
+    def holds(self, record: RunRecord, seat: Seat, fence: Fence) -> bool:
         row = record.row
         return (
             (record.key, row.epoch) == (fence.run_key, fence.epoch)
@@ -183,11 +194,11 @@ class Work:
             and row.holder == str(seat.holder)
         )
 
-    def _fenced(self, seat: Seat, fence: Fence) -> RunRecord:
+    def fenced(self, seat: Seat, fence: Fence) -> RunRecord:
         record = self._runs.get(fence.run_id)
         if record is None or record.key != fence.run_key:
             raise RunTakenOver(fence.run_id, "nobody: it was deleted")
-        if self._holds(record, seat, fence):
+        if self.holds(record, seat, fence):
             record.check()
             return record
         holder = record.row.holder
@@ -198,7 +209,7 @@ class Work:
 
     def _save(self, job: SaveCheckpoint) -> Plan:
         write = job.write
-        record = self._fenced(job.seat, write.fence)
+        record = self.fenced(job.seat, write.fence)
         if record.row.sweeps != write.expected_sweeps:
             raise StaleMemory
         for decision in write.decisions:
@@ -240,6 +251,7 @@ class Work:
             decided=write.decisions,
             delivered=write.delivers,
             calls=record.calls + 1 if write.forget_calls else None,
+            journal=None if write.forget_calls else self._runs.journal_end.get(record.run_id) or None,
         )
 
     def _make_room(self, record: RunRecord, checkpoint_id: str) -> None:
@@ -271,6 +283,7 @@ class Work:
         append = Append(record.path, record.end, values + note.line(record.serial + 1, record.birth))
         plan = Plan(appends=[append])
         plan.then(lambda: record.add(append.data, append.descriptor))
+        plan.then(partial(setattr, record, "sure", record.serial + 1))
         plan.then(partial(setattr, record, "last_saved", None))
         plan.on_failure.append(partial(self._runs.doubt, record.run_id))
         return plan
@@ -284,7 +297,7 @@ class Work:
         return self._journalled(job, None, job.call_ids)
 
     def _journalled(self, job: RecordCall | DropCalls, row: CallRecord | None, dropped: Sequence[str]) -> Plan:
-        record = self._fenced(job.seat, job.fence)
+        record = self.fenced(job.seat, job.fence)
         end = self._runs.journal_end[record.run_id]
         line = journal.call_line(record, end, row, dropped)
         append = Append(record.path.with_name(JOURNAL), end, line)

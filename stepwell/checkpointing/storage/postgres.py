@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -194,16 +194,24 @@ class PostgresCheckpointStorage(RecordingStorage):
         return opened
 
     async def _write_checkpoint(self, write: CheckpointWrite) -> None:
-        await self._entered().writer.write(jobs.SaveCheckpoint(write))
+        await self._in_turn(jobs.SaveCheckpoint(write))
 
-    async def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> None:
-        await self._entered().writer.write(jobs.RecordCall(fence, row, supersedes))
+    def _record_call(self, fence: Fence, row: CallRecord, supersedes: Sequence[str]) -> Coroutine[Any, Any, None]:
+        database = self._entered()
+        ahead = database.ahead.send(fence, row, supersedes)
+        return database.writer.write(jobs.RecordCall(fence, row, supersedes, ahead))
 
     async def _drop_calls(self, fence: Fence, call_ids: Sequence[str]) -> None:
-        await self._entered().writer.write(jobs.DropCalls(fence, call_ids))
+        await self._in_turn(jobs.DropCalls(fence, call_ids))
 
     async def _release(self, fence: Fence, state: str | None, stopped_by: str | None) -> None:
-        await self._entered().writer.write(jobs.ReleaseRun(fence, state, stopped_by))
+        await self._in_turn(jobs.ReleaseRun(fence, state, stopped_by))
+
+    async def _in_turn(self, job: jobs.SaveCheckpoint | jobs.DropCalls | jobs.ReleaseRun) -> None:
+        """No call that is recorded later overtakes this, which may do away with those that are there."""
+        database = self._entered()
+        with database.ahead.after(job.fence):
+            await database.writer.write(job)
 
     async def _answer(self, run_id: str, decision: Decision) -> None:
         await self._entered().writer.write(jobs.AnswerRequest(run_id, decision))

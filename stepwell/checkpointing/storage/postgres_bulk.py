@@ -23,11 +23,11 @@ class Bulk:
 
     def run(self, transaction: Transaction, rows: Sequence[Sequence[Any]], *more: Any) -> Cursor:
         """Rows must not be empty; `more` are values for placeholders behind the rows."""
-        return transaction.execute(self.statement, (*_columns(rows), *more))
+        return transaction.execute(self.statement, (*columns_of(rows), *more))
 
     def run_alone(self, connection: Connection, before: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
         """As a transaction of its own; `before` are values for placeholders before the rows."""
-        connection.execute(self.statement, (*before, *_columns(rows)), binary=True)
+        connection.execute(self.statement, (*before, *columns_of(rows)), binary=True, prepare=True)
 
     def require(
         self,
@@ -37,11 +37,16 @@ class Bulk:
         refusal: Callable[[], Exception],
     ) -> None:
         """The same, and it has to find or change a row for each of these."""
-        transaction.require(len(rows), self.statement, (*_columns(rows), *more), refusal)
+        transaction.require(len(rows), self.statement, (*columns_of(rows), *more), refusal)
 
 
-def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def columns_of(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+_FENCED = "CROSS JOIN checked WHERE checked.passed = 1"
+_CHECKED = "checked AS (SELECT 1 / (CASE WHEN count(*) = %s THEN 1 ELSE 0 END) AS passed FROM {rows})"
+"""Divides by zero if there are not as many rows as there have to be; what is fenced waits for the answer."""
 
 
 def _set(columns: Mapping[str, str]) -> str:
@@ -125,21 +130,24 @@ CREATE_RUNS = Bulk(
 """Gives back those that were not there. In the order of their names, so that two who create the same do not wait in a
 circle for each other."""
 
-INSERT_CHECKPOINTS = Bulk(
-    f"""INSERT INTO checkpoints AS c (id, checkpoint_id, run_key, workflow_key, digest, header, refs, body, seal)
+_INSERT_CHECKPOINTS = f"""
+        INSERT INTO checkpoints AS c (id, checkpoint_id, run_key, workflow_key, digest, header, refs, body, seal)
         SELECT id, checkpoint_id, run_key, workflow_key, digest, header, refs::bigint[], body, {CHECKPOINT.of("v")}
-        FROM (SELECT nextval('checkpoints_id_seq') AS id, v.* FROM {{rows}} ORDER BY v.nth) AS v
+        FROM (SELECT nextval('checkpoints_id_seq') AS id, v.* FROM {{rows}} {{fenced}} ORDER BY v.nth) AS v
         ON CONFLICT (checkpoint_id) DO UPDATE SET id = excluded.id, run_key = excluded.run_key,
             workflow_key = excluded.workflow_key, digest = excluded.digest, header = excluded.header,
-            refs = excluded.refs, body = excluded.body, seal = excluded.seal""",
-    checkpoint_id="text",
-    run_key="bigint",
-    workflow_key="bytea",
-    digest="bytea",
-    header="text",
-    refs="text",
-    body="text",
-)
+            refs = excluded.refs, body = excluded.body, seal = excluded.seal"""
+_CHECKPOINT_COLUMNS = {
+    "checkpoint_id": "text",
+    "run_key": "bigint",
+    "workflow_key": "bytea",
+    "digest": "bytea",
+    "header": "text",
+    "refs": "text",
+    "body": "text",
+}
+
+INSERT_CHECKPOINTS = Bulk(_INSERT_CHECKPOINTS.replace("{fenced}", ""), **_CHECKPOINT_COLUMNS)
 
 _NEXT_NEWEST = """(SELECT d.checkpoint_id FROM checkpoints AS d
     WHERE d.run_key = r.key AND d.checkpoint_id <> r.newest ORDER BY d.id DESC LIMIT 1)"""
@@ -168,10 +176,11 @@ ANNOUNCE_HOLDER = """
 MARK_HOLDER = ANNOUNCE_HOLDER + ", commits = excluded.commits"
 """Heartbeat and mark in one: who writes, lives."""
 
+_REPLACING_CALL = """ON CONFLICT (run_key, call_key) DO UPDATE
+            SET digest = excluded.digest, body = excluded.body, seal = excluded.seal"""
 _RECORD = f"""INSERT INTO calls (run_key, call_key, call_id, digest, body, seal)
         SELECT run_key, call_key, call_id, digest, body, {CALL.of("v")} FROM {{rows}} {{fenced}} ORDER BY v.nth
-        ON CONFLICT (run_key, call_key) DO UPDATE
-            SET digest = excluded.digest, body = excluded.body, seal = excluded.seal"""
+        {_REPLACING_CALL}"""
 _CALL_COLUMNS = {"run_key": "bigint", "call_key": "bytea", "call_id": "text", "digest": "bytea", "body": "text"}
 
 RECORD_CALLS = Bulk(_RECORD.replace("{fenced}", ""), **_CALL_COLUMNS)
@@ -181,13 +190,27 @@ RECORD_AT_ONCE = Bulk(
             SELECT r.key FROM unnest(%b::bigint[], %b::bigint[]) AS f (key, epoch)
             JOIN runs AS r ON r.key = f.key AND r.epoch = f.epoch
             WHERE r.holder = %s ORDER BY r.key FOR NO KEY UPDATE OF r),
-        checked AS (SELECT 1 / (CASE WHEN count(*) = %s THEN 1 ELSE 0 END) AS passed FROM mine)
-        {_RECORD.replace("{fenced}", "CROSS JOIN checked WHERE checked.passed = 1")}""",
+        {_CHECKED.format(rows="mine")}
+        {_RECORD.replace("{fenced}", _FENCED)}""",
     **_CALL_COLUMNS,
 )
 """Mark, fence and record in one statement, which is a transaction by itself; divides by zero if a fence fails.
 
 Recording a call is what programs wait for most often, and a crash before it is durable costs a finished call."""
+
+RECORD_ALONE = f"""
+    WITH mine AS MATERIALIZED (
+        SELECT r.key FROM runs AS r JOIN holders AS h ON h.holder = r.holder AND h.alive_until IS NOT NULL
+        WHERE r.key = $1::bigint AND r.epoch = $2::bigint AND r.holder = $3::text FOR NO KEY UPDATE OF r),
+    superseded AS (
+        DELETE FROM calls AS c USING mine WHERE c.run_key = mine.key AND c.call_key = ANY($8::bytea[])),
+    v AS (
+        SELECT mine.key AS run_key, $4::bytea AS call_key, $5::text AS call_id, $6::bytea AS digest, $7::text AS body
+        FROM mine)
+    INSERT INTO calls (run_key, call_key, call_id, digest, body, seal)
+    SELECT run_key, call_key, call_id, digest, body, {CALL.of("v")} FROM v {_REPLACING_CALL}"""
+"""One call, by itself; no row is written if the fence fails. The holder's row is looked at so that programs of a
+version that may not write any more fail here as well (see `postgres_schema.py`)."""
 
 REMOVE_CALLS = Bulk(
     "DELETE FROM calls AS c USING {rows} WHERE c.run_key = v.run_key AND c.call_key = v.call_key",
@@ -240,6 +263,19 @@ CANCEL_RUN = f"""
     WHERE r.key = %s"""
 
 FORGET_CALLS = "DELETE FROM calls WHERE run_key = ANY(%b::bigint[])"
+
+
+def _save_at_once(*more: str) -> Bulk:
+    parts = [f"marked AS ({MARK_HOLDER})", f"advanced AS ({ADVANCE_RUNS.statement})", _CHECKED.format(rows="advanced")]
+    return Bulk(
+        f"WITH {', '.join([*parts, *more])} {_INSERT_CHECKPOINTS.replace('{fenced}', _FENCED)}", **_CHECKPOINT_COLUMNS
+    )
+
+
+SAVE_AT_ONCE = _save_at_once(f"forgotten AS ({FORGET_CALLS})")
+SAVE_AT_ONCE_WITH_NODES = _save_at_once(f"forgotten AS ({FORGET_CALLS})", f"kept AS ({INSERT_NODES.statement})")
+"""Mark, fence and checkpoints in one statement, like calls (see above). An id is taken when all runs are locked, and
+not before: that the fence was checked is part of what the rows are selected from."""
 
 PRUNE_CHECKPOINTS = """
     DELETE FROM checkpoints AS c USING unnest(%b::bigint[]) AS k WHERE c.run_key = k AND c.id <= (

@@ -3,8 +3,9 @@
 Jobs of one kind and of different runs are done together; jobs of one run keep their order. The statements are sent as
 a pipeline with the commit at its end, so that a group takes one round trip, however large it is. Each fence is checked
 by a statement of the same transaction: if one fails, nothing takes place and the group is done again job by job, so
-that the one that may not write gets its error and the others go through. A group of nothing but calls to be recorded,
-which is what most groups are, is a single statement.
+that the one that may not write gets its error and the others go through. Groups of nothing but calls to be recorded,
+or of nothing but checkpoints, which is what most groups are, are a single statement. Most calls come here already sent
+(see `postgres_ahead.py`); only their answers have to be waited for.
 
 A lost connection is replaced and the group done again, for as long as patience lasts. If it was lost while the commit
 was under way, nobody can tell from here whether it took place. Each transaction leaves its number in the holder's row,
@@ -26,8 +27,10 @@ import psycopg
 from stepwell.checkpointing.lease import Holder
 from stepwell.checkpointing.storage import postgres_schema
 from stepwell.checkpointing.storage.forking import fork_guard
+from stepwell.checkpointing.storage.postgres_ahead import Ahead, SendingAhead
 from stepwell.checkpointing.storage.postgres_bulk import ANNOUNCE_HOLDER, MARK_HOLDER
 from stepwell.checkpointing.storage.postgres_connection import (
+    END_PREDECESSOR,
     MEDIUM_ERRORS,
     Connection,
     Target,
@@ -45,12 +48,14 @@ from stepwell.checkpointing.storage.postgres_jobs import (
     OpenRun,
     RecordCall,
     ReleaseRun,
+    SaveCheckpoint,
     in_waves,
 )
+from stepwell.checkpointing.storage.postgres_lane import MOST_UNDER_WAY
 from stepwell.checkpointing.storage.postgres_liveness import Liveness
 from stepwell.checkpointing.storage.postgres_readers import Readers
 from stepwell.checkpointing.storage.postgres_transaction import Contested, Transaction
-from stepwell.checkpointing.storage.postgres_work import Work
+from stepwell.checkpointing.storage.postgres_work import Work, is_plain
 from stepwell.errors import StorageError, WorkflowCheckpointException
 
 logger = logging.getLogger(__name__)
@@ -59,10 +64,7 @@ J = TypeVar("J", bound=Job)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _DEBT_SECONDS = 1.0
-
-_END_PREDECESSOR = """
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE application_name = %s AND usename = current_user AND pid <> pg_backend_pid()"""
+_FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +89,45 @@ class GroupCommit:
         self._lease_seconds = lease_seconds
         self._retry_seconds = retry_seconds
         self._work = Work(target, holder)
-        self._liveness = Liveness(target, holder.instance)
+        self._liveness = Liveness(target, holder)
         self._guard = fork_guard()
         self._connection: Connection | None = None
         self._was_connected = False
         self._is_announced = False
         self._number = 0
+        self._commits = 0
         self._doubt: _Doubt | None = None
         self._failing_since: float | None = None
         self._heard_of = 0.0
         self._owed: list[Debt] = []
         """Runs that were given back, or opened in vain, while the database could not be reached."""
 
+    @property
+    def ahead(self) -> SendingAhead:
+        return self._liveness.ahead
+
     # --- groups ------------------------------------------------------------------------------------------------------
 
     def commit(self, jobs: Sequence[Job]) -> Sequence[Any]:
+        self.ahead.is_crowded = len(jobs) > MOST_UNDER_WAY
+        landed = {id(job): ahead for job in jobs if (ahead := self._landed(job)) is not None}
+        left = [job for job in jobs if id(job) not in landed]
+        before = self._commits
+        outcomes = dict(zip(map(id, left), self._usual(left), strict=True))
+        if self._commits > before:
+            # All that the server had committed by then is on disk, unless it crashed and has forgotten it.
+            outcomes |= {key: None for key, ahead in landed.items() if ahead.writing is self._connection}
+        if in_doubt := [job for job in jobs if id(job) not in outcomes]:
+            outcomes |= zip(map(id, in_doubt), self._usual(in_doubt), strict=True)
+        return [outcomes[id(job)] for job in jobs]
+
+    def _landed(self, job: Job) -> Ahead | None:
+        if type(job) is not RecordCall or job.ahead is None:
+            return None
+        with self._guard:
+            return job.ahead if job.ahead.landed() else None
+
+    def _usual(self, jobs: Sequence[Job]) -> Sequence[Any]:
         if not self._was_connected and all(type(job) is Leave for job in jobs):
             return [None] * len(jobs)  # it was never there
         with self._guard:
@@ -154,8 +180,12 @@ class GroupCommit:
 
     def _committed(self, connection: Connection, jobs: Sequence[Job]) -> list[Any]:
         try:
+            if not jobs:
+                return self._at_once(connection, self._work.mark_alone, jobs, [])
             if calls := _only_calls(jobs):
-                return self._recorded(connection, calls)
+                return self._at_once(connection, self._work.record_alone, calls, [])
+            if saves := _only_plain_saves(jobs):
+                return self._at_once(connection, self._work.save_alone, saves, self._work.after_saving(saves))
             return self._transaction(connection, lambda transaction: self._in_waves(transaction, jobs), pipelined=True)
         except Exception as error:
             if is_the_databases(error):
@@ -216,12 +246,19 @@ class GroupCommit:
             raise
         return self._done(self._doubt)
 
-    def _recorded(self, connection: Connection, jobs: Sequence[RecordCall]) -> list[Any]:
+    def _at_once(
+        self,
+        connection: Connection,
+        work: Callable[[Connection, Sequence[Any], Sequence[J]], None],
+        jobs: Sequence[J],
+        effects: Sequence[Callable[[], object]],
+    ) -> list[Any]:
+        """A single statement, which is a transaction by itself."""
         self._number += 1
         mark = (self._holder, self._liveness.lock(), self._lease_seconds, self._number)
-        self._doubt = _Doubt(self._number, [None] * len(jobs), ())
+        self._doubt = _Doubt(self._number, [None] * len(jobs), effects)
         try:
-            self._work.record_alone(connection, mark, jobs)
+            work(connection, mark, jobs)
         except BaseException:
             self._undo(connection)
             raise
@@ -230,6 +267,7 @@ class GroupCommit:
     def _done(self, doubt: _Doubt) -> list[Any]:
         self._doubt = None
         self._heard_of = time.monotonic()
+        self._commits += 1
         for effect in doubt.effects:
             effect()
         return doubt.outcomes
@@ -259,7 +297,7 @@ class GroupCommit:
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection = self.ahead.writing = connection
             self._is_announced = False
         return self._connection
 
@@ -272,14 +310,14 @@ class GroupCommit:
         if self._is_announced:
             return
         if self._was_connected:
-            connection.execute(_END_PREDECESSOR, (self._name,))
+            connection.execute(END_PREDECESSOR, (self._name,))
         self._was_connected = True
         connection.execute(ANNOUNCE_HOLDER, (self._holder, self._liveness.lock(), self._lease_seconds, 0))
         self._is_announced = True
 
     def _disconnect(self) -> None:
         if self._connection is not None:
-            connection, self._connection = self._connection, None
+            connection, self._connection, self.ahead.writing = self._connection, None, None
             with suppress(*MEDIUM_ERRORS):  # it is given up for lost
                 connection.close()
 
@@ -328,3 +366,14 @@ def _only_calls(jobs: Sequence[Job]) -> list[RecordCall]:
     """These jobs, if all they do is to record calls that replace no others."""
     calls = [job for job in jobs if type(job) is RecordCall and not job.supersedes]
     return calls if len(calls) == len(jobs) else []
+
+
+def _only_plain_saves(jobs: Sequence[Job]) -> list[SaveCheckpoint]:
+    """These jobs, if all they do is to save checkpoints of different runs.
+
+    And if they are few: of many, the server does the first while the last are still being encoded.
+    """
+    if len(jobs) > _FEW:
+        return []
+    saves = [job for job in jobs if type(job) is SaveCheckpoint and is_plain(job)]
+    return saves if len(saves) == len(jobs) == len({job.run_id for job in jobs}) else []

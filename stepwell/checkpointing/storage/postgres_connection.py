@@ -44,6 +44,11 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 20_000,
 }
 
+END_PREDECESSOR = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE application_name = %s AND usename = current_user AND pid <> pg_backend_pid()"""
+"""End the session of this name that was lost here, and that the server may still be busy with."""
+
 _SCHEMA_NAME = re.compile(r"(?!pg_)[A-Za-z_][A-Za-z0-9_$]{0,62}\Z")
 
 
@@ -121,13 +126,18 @@ def _configure(connection: Connection, target: Target, *, writing: bool) -> None
         _insist_on_durability(connection, target)
 
 
+_warned_of: set[str] = set()
+"""Servers that run without fsync; one word about each is enough."""
+
+
 def _insist_on_durability(connection: Connection, target: Target) -> None:
     """A commit returns when it is on disk, and on the synchronous standbys if there are any."""
     row = connection.execute("SELECT current_setting('synchronous_commit'), current_setting('fsync')").fetchone()
     level, fsync = row or ("", "")
     if level not in ("on", "remote_apply"):
         connection.execute("SET synchronous_commit TO on")
-    if fsync != "on":
+    if fsync != "on" and target.where not in _warned_of:
+        _warned_of.add(target.where)
         logger.warning("%s: the server runs with fsync=off, a power cut may lose what was acknowledged", target.where)
 
 

@@ -25,6 +25,7 @@ class Database:
         self._holder = str(holder)
         self.readers = Readers(target, retry_seconds=retry_seconds)
         medium = GroupCommit(target, holder, self.readers, lease_seconds=lease_seconds, retry_seconds=retry_seconds)
+        self.ahead = medium.ahead
         self.writer = GroupWriter(medium, name=f"stepwell-write {target.schema}")
         holders_here.add(self._holder)
 

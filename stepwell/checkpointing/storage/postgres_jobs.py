@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stepwell.checkpointing.journal import CallRecord
 from stepwell.checkpointing.lease import Fence
 from stepwell.checkpointing.storage.protocol import Decision
 from stepwell.checkpointing.storage.records import CheckpointWrite, OpenRequest
+
+if TYPE_CHECKING:
+    from stepwell.checkpointing.storage.postgres_ahead import Ahead  # psycopg is an extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class RecordCall:
     fence: Fence
     row: CallRecord
     supersedes: Sequence[str]
+    ahead: Ahead | None = None
+    """It was sent ahead, and whether it is durable is still to be seen."""
 
     @property
     def run_id(self) -> str:

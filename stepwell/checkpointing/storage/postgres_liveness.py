@@ -1,7 +1,8 @@
 """The sign that a storage instance lives, which the server takes down with it.
 
-Each instance keeps a session advisory lock on a connection that does nothing else. The server drops it with the
-session, however that ends and on whichever host its process was, so the next runner knows at once.
+Each instance keeps a session advisory lock. The server drops it with the session, however that ends and on whichever
+host its process was, so the next runner knows at once. Calls are recorded on the same session, which therefore does not
+look dead before the server has done what it was sent (see `postgres_ahead.py`).
 
 A session can also be lost by a process that lives: the server restarts, an administrator ends it, a network breaks. The
 instance then takes a new session and a new lock, and goes on: if somebody took a run of it meanwhile, the run's epoch
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-import select
-from contextlib import suppress
 
-from stepwell.checkpointing.storage.postgres_connection import MEDIUM_ERRORS, Connection, Target, connect
+from stepwell.checkpointing.lease import Holder
+from stepwell.checkpointing.storage.postgres_ahead import CHECK, STATEMENTS, SendingAhead
+from stepwell.checkpointing.storage.postgres_connection import END_PREDECESSOR, Target, connect
+from stepwell.checkpointing.storage.postgres_lane import Lane
 
 logger = logging.getLogger(__name__)
 
@@ -38,46 +40,55 @@ BURY_THE_DEAD = f"""
 
 
 class Liveness:
-    """One session, one lock. Used by the writer thread only."""
+    """One session, one lock. Used by the writer thread only, but for the calls that are sent ahead on this session."""
 
-    def __init__(self, target: Target, instance: str) -> None:
+    def __init__(self, target: Target, holder: Holder) -> None:
         self._target = target
-        self._name = f"stepwell alive {instance}"
-        self._connection: Connection | None = None
+        self._name = f"stepwell alive {holder.instance}"
+        self._lane: Lane | None = None
+        self._had_a_lane = False
         self._lock = 0
+        self.ahead = SendingAhead(str(holder))
 
     def lock(self) -> int:
         """The number of the lock that is held now; a new one if the session was lost."""
-        if self._connection is not None and self._is_lost(self._connection):
+        if self._lane is not None and self._is_lost(self._lane):
             logger.warning("%s: the session that tells that this process lives was lost", self._target.where)
             self.close()
-        if self._connection is None:
-            # Never the number of before: the server may still believe in the session that was lost.
-            number = secrets.randbits(62)
-            connection = connect(self._target, self._name)
-            self._connection = connection
-            connection.execute("SELECT pg_advisory_lock(%s)", (number,))
-            self._lock = number
+        if self._lane is None:
+            self._open()
         return self._lock
+
+    def _open(self) -> None:
+        # Never the number of before: the server may still believe in the session that was lost.
+        number = secrets.randbits(62)
+        connection = connect(self._target, self._name, writing=True)
+        try:
+            if self._had_a_lane:
+                # What the lost one has received and not begun must not be done later, after it was done again.
+                connection.execute(END_PREDECESSOR, (self._name,))
+            connection.execute("SELECT pg_advisory_lock(%s)", (number,))
+            self._lane = self.ahead.lane = Lane(connection, STATEMENTS)
+        except BaseException:
+            connection.close()
+            raise
+        self._had_a_lane = True
+        self._lock = number
 
     def check(self) -> None:
         """Ask the server, which also keeps whatever is in between from forgetting a silent connection."""
-        if self._connection is not None:
-            with suppress(*MEDIUM_ERRORS):  # the next look at it tells
-                self._connection.execute("SELECT 1")
+        if self._lane is not None and (asked := self._lane.send(CHECK, ())) is not None:
+            self._lane.wait_for(asked)
 
-    def _is_lost(self, connection: Connection) -> bool:
-        if not connection.closed and select.select([connection.fileno()], [], [], 0)[0]:
-            # An idle session hears from the server only when it ends, or for a notice.
+    def _is_lost(self, lane: Lane) -> bool:
+        lane.look()
+        if lane.is_suspect:
             self.check()
-        return connection.closed
+        return lane.is_lost
 
     def close(self) -> None:
         """Look dead from now on."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            with suppress(*MEDIUM_ERRORS):  # if it can't be told, the server notices by itself
-                if not connection.closed:
-                    # Said and heard, and not left to the end of the session, which takes the server a moment to see.
-                    connection.execute("SELECT pg_advisory_unlock_all()")
-            connection.close()
+        lane, self._lane, self.ahead.lane = self._lane, None, None
+        if lane is not None:
+            # Said and heard, and not left to the end of the session, which takes the server a moment to see.
+            lane.close("SELECT pg_advisory_unlock_all()")

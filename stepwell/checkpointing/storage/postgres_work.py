@@ -80,6 +80,10 @@ class Work:
             return together(transaction, jobs)
         return [self._one[kind](transaction, job) for job in jobs]
 
+    def mark_alone(self, connection: Connection, mark: Sequence[Any], jobs: Sequence[Job]) -> None:
+        """Nothing but the holder's mark."""
+        connection.execute(bulk.MARK_HOLDER, mark, prepare=True)
+
     # --- giving back -------------------------------------------------------------------------------------------------
 
     def _release(self, transaction: Transaction, jobs: Sequence[ReleaseRun]) -> list[None]:
@@ -134,7 +138,7 @@ class Work:
                 self._decide(transaction, write.fence.run_key, write.fence.run_id, decision)
             for request_id in write.delivers:
                 self._deliver(transaction, write.fence.run_key, request_id)
-        if nodes := [(n.id, n.digest, array_text(n.refs), n.text) for write in writes for n in write.nodes]:
+        if nodes := _node_rows(writes):
             bulk.INSERT_NODES.run(transaction, nodes)
         if by_hand := [write for write in writes if not write.forget_calls]:
             # Only an id that somebody has chosen can be one that another run has already.
@@ -148,6 +152,19 @@ class Work:
         if limited := [write for write in writes if write.keep is not None]:
             self._prune(transaction, limited)
         return [None] * len(jobs)
+
+    def save_alone(self, connection: Connection, mark: Sequence[Any], jobs: Sequence[SaveCheckpoint]) -> None:
+        """Checkpoints and nothing else, of different runs, in one statement; `Contested` if a fence fails."""
+        writes = [job.write for job in jobs]
+        forgetful = [write.fence.run_key for write in writes]
+        before = (*mark, *bulk.columns_of(list(map(_run_row, writes))), self._me, len(writes), forgetful)
+        nodes = _node_rows(writes)
+        statement = bulk.SAVE_AT_ONCE_WITH_NODES if nodes else bulk.SAVE_AT_ONCE
+        statement.run_alone(connection, (*before, *bulk.columns_of(nodes)), list(map(_checkpoint_row, writes)))
+
+    def after_saving(self, jobs: Sequence[SaveCheckpoint]) -> list[Callable[[], object]]:
+        """What to do once these are committed."""
+        return [partial(self._no_longer_held, job.fence) for job in jobs if job.write.final]
 
     def _prune(self, transaction: Transaction, writes: Sequence[CheckpointWrite]) -> None:
         for keep in {write.keep for write in writes}:
@@ -305,6 +322,18 @@ def _run_row(write: CheckpointWrite) -> tuple[Any, ...]:
         write.stored.checkpoint_id,
         write.final,
     )
+
+
+def is_plain(job: Job) -> bool:
+    """Is it a checkpoint and nothing else: no people, no retention, not saved by hand?"""
+    if type(job) is not SaveCheckpoint:
+        return False
+    write = job.write
+    return not (write.requests or write.decisions or write.delivers) and write.keep is None and write.forget_calls
+
+
+def _node_rows(writes: Sequence[CheckpointWrite]) -> list[tuple[Any, ...]]:
+    return [(node.id, node.digest, array_text(node.refs), node.text) for write in writes for node in write.nodes]
 
 
 def _checkpoint_row(write: CheckpointWrite) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +47,8 @@ from stepwell.errors import (
     UnknownRequest,
     WorkflowCheckpointException,
 )
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -98,8 +101,18 @@ class RecordingStorage(ABC):
     async def list_checkpoints(
         self, *, workflow_name: str | None = None, run_id: str | None = None
     ) -> list[WorkflowCheckpoint]:
-        stored = await self._reading(self._headers, workflow_name, run_id)
-        return [self._lazy(row) for row in stored]
+        """Oldest first, with their content read on first access. Without `run_id`, what is damaged hides nothing else:
+        a checkpoint whose header can't be read is left out, with a warning in the log. `list_runs` and `verify` name
+        what is damaged; with `run_id` it is an error."""
+        listed: list[WorkflowCheckpoint] = []
+        for row in await self._reading(self._headers, workflow_name, run_id):
+            try:
+                listed.append(self._lazy(row))
+            except CheckpointDamaged as damage:
+                if run_id is not None:
+                    raise
+                logger.warning("a checkpoint is left out of a list: %s", damage)
+        return listed
 
     async def list_checkpoint_ids(self, *, workflow_name: str | None = None, run_id: str | None = None) -> list[str]:
         return [row.checkpoint_id for row in await self._reading(self._headers, workflow_name, run_id)]

@@ -176,11 +176,11 @@ def _serve(queue: SimpleQueue[_Entry], medium: Medium) -> None:
             continue
         group, stop = _group(first, queue)
         if group:
-            _settle(group, _committed(medium, [ticket.job for ticket in group]))
+            settle(group, _committed(medium, [ticket.job for ticket in group]))
         if stop is not None:
             outcome = _closed(medium)
             if stop.ended is not None:
-                _settle([stop.ended], [outcome])
+                settle([stop.ended], [outcome])
             return
         # A finished group must not live on in this frame while the thread sleeps.
         del first, group
@@ -213,7 +213,7 @@ def _closed(medium: Medium) -> BaseException | None:
     return None
 
 
-def _settle(group: Sequence[Ticket | _Errand], outcomes: Sequence[Any]) -> None:
+def settle(group: Sequence[Ticket | _Errand], outcomes: Sequence[Any]) -> None:
     """Tell everybody how it went; each event loop is woken once."""
     waiting: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
     for entry, outcome in zip(group, outcomes, strict=True):

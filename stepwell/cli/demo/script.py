@@ -28,6 +28,7 @@ STEPS = (
     PlanStep("Write the brief from these facts, with a recommendation.", "writer"),
     PlanStep("Check the figures of the brief against the notes.", "researcher"),
 )
+HEED = "Heed what the person asked for: "
 INSTRUCTIONS = {
     STEPS[0]: "Search the notes on stepwells, read what you find, and list the facts with figures.",
     STEPS[1]: "Write a one-page brief for the council from the researcher's facts. End with a recommendation.",
@@ -49,8 +50,9 @@ def manager(messages: Sequence[Message]) -> str:
     if _begins(asked, prompts.FACTS) or _begins(asked, prompts.FACTS_UPDATE):
         return FACTS
     if _begins(asked, prompts.PLAN_REVISION):
-        wish = asked.split("and wants it changed:")[1].split("The members of the team:")[0].strip()
-        return _as_json((*STEPS, PlanStep(f"Heed what the person asked for: {wish}", "writer")))
+        before, _, wish = asked.partition("and wants it changed:")
+        wish = wish.rpartition("The members of the team:")[0].strip()
+        return _as_json((*Plan.parse(before.partition("\n")[2], MEMBERS).steps, PlanStep(HEED + wish, "writer")))
     if "Reply with JSON" in asked:
         return _as_json(STEPS)
     if _begins(asked, prompts.PROGRESS_LEDGER):
@@ -109,7 +111,7 @@ def _checked(draft: str, messages: Sequence[Message]) -> str:
 def writer(messages: Sequence[Message]) -> str:
     """A brief of what the researcher found, and of what a person asked for besides."""
     picked = [line for line in _found(messages) if any(char.isdigit() for char in line)][:8]
-    wish = _last_from_others(messages).partition("Heed what the person asked for: ")[2]
+    wishes = _wishes(messages) if HEED in _last_from_others(messages) else []
     return "\n".join(
         [
             "# Stepwells: a brief for the council",
@@ -119,9 +121,15 @@ def writer(messages: Sequence[Message]) -> str:
             *(picked or ["- nothing that the researcher has found"]),
             "",
             "Recommendation: survey the city's stepwell, clear it of debris, and plan to remove silt every few years.",
-            *(["", f"To be settled before the vote, as the council asked: {wish}"] if wish else []),
+            *(["", f"To be settled before the vote, as the council asked: {' '.join(wishes)}"] if wishes else []),
         ]
     )
+
+
+def _wishes(messages: Sequence[Message]) -> list[str]:
+    """What a person asked for, however often the team was told."""
+    told = (line.partition(HEED)[2] for message in messages for line in message.text.splitlines())
+    return list(dict.fromkeys(filter(None, told)))
 
 
 def _found(messages: Sequence[Message]) -> list[str]:
