@@ -165,11 +165,14 @@ class entered:  # used like a function
         self._scope = scope
 
     def __enter__(self) -> None:
-        self._tokens = active_scope.set(self._scope), _enclosing.set(None)
+        # Hardly ever is there anything to hide, and this is done for every delivery.
+        hidden = _enclosing.set(None) if _enclosing.get() is not None else None
+        self._tokens = active_scope.set(self._scope), hidden
 
     def __exit__(self, *_: object) -> None:
         scope_token, enclosing_token = self._tokens
-        _enclosing.reset(enclosing_token)
+        if enclosing_token is not None:
+            _enclosing.reset(enclosing_token)
         active_scope.reset(scope_token)
 
 
@@ -365,7 +368,7 @@ class DeliveryScope:
     live: Live
     _claimed: set[str] = field(default_factory=set)
     _occurrences: dict[str, int] = field(default_factory=dict)
-    _owners: dict[str, object] = field(default_factory=dict)
+    _owners: dict[str, object] | None = None
 
     @property
     def records(self) -> bool:
@@ -509,7 +512,11 @@ class DeliveryScope:
     def _mention_owners(self, base: str, name: str, made_by: Callable[..., Any] | None) -> None:
         """Methods of two objects, asked for the same, are told apart by their order alone: that has to be known."""
         owner = getattr(made_by, "__self__", None if isinstance(made_by, FunctionType | partial) else made_by)
-        if owner is None or self._owners.setdefault(base, owner) is owner:
+        if owner is None:
+            return
+        if self._owners is None:
+            self._owners = {}
+        if self._owners.setdefault(base, owner) is owner:
             return
         message = f"unkeyed calls of {name} on different objects are told apart by their order alone; give each a key="
         self.announce("warning", {"message": message, "call_ids": [f"{base}#0"]})
